@@ -1,0 +1,419 @@
+//! The local bucket: what one worker may use of one cell without asking.
+//!
+//! It has two halves. The *level* is a count of whole tokens that any thread takes from without a lock; the hot path is
+//! [`admit`] and touches nothing else. The *mint* ([`Mint`]) puts tokens into the level, from leases and from time, and
+//! has one owner at a time. Because takers leave no timestamps, the mint assumes the worst: that nothing was taken until
+//! just now. It may therefore mint a little less than its share after an idle spell, never more.
+
+use crate::curve::RateCurve;
+use crate::limit::MARGIN;
+use crate::message::{LeaseName, LeaseTerms};
+use crate::rules::{Rule, Rules};
+use crate::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
+
+/// A count of whole tokens and the time at which all of them are void. Negative counts are debt.
+///
+/// Implementations decide how threads share it; the order of the operations in [`admit`] is what safety rests on.
+pub trait Level {
+    /// The count.
+    fn level(&self) -> i64;
+    /// Takes `cost` tokens if [`after_taking`] allows it, all or nothing.
+    fn take(&self, cost: u64) -> bool;
+    /// Adds tokens; a negative number takes them even into debt.
+    fn add(&self, tokens: i64);
+    /// From this time on, tokens are void.
+    fn expiry(&self) -> BootTime;
+    /// Sets the time from which on tokens are void.
+    fn set_expiry(&self, expiry: BootTime);
+}
+
+/// The level after taking `cost`, or `None` when it doesn't hold that much.
+pub const fn after_taking(level: i64, cost: u64) -> Option<i64> {
+    if level < 0 || (level as u64) < cost { None } else { Some(level - cost as i64) }
+}
+
+/// Why a bucket refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not enough tokens right now.
+    Empty,
+    /// The lease has ended.
+    Expired,
+}
+
+/// A piece of work may start now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// When it was admitted.
+    pub at: BootTime,
+    /// It must have started by then: a paused process checks again before it calls.
+    pub valid_until: BootTime,
+}
+
+/// Takes `cost` tokens, *then* reads the clock: a process that was paused in between finds its lease ended.
+///
+/// # Errors
+/// [`Refusal`]; nothing usable is taken (tokens of an ended lease are void anyway).
+pub fn admit<L: Level + ?Sized>(
+    level: &L,
+    cost: u64,
+    clock: impl FnOnce() -> BootTime,
+) -> Result<Admitted, Refusal> {
+    // The expiry is read before the tokens are taken: a lease that is renewed meanwhile can't lend its time to tokens of
+    // the lease before.
+    let valid_until = level.expiry();
+    if !level.take(cost) {
+        return Err(Refusal::Empty);
+    }
+    let at = clock();
+    if at < valid_until { Ok(Admitted { at, valid_until }) } else { Err(Refusal::Expired) }
+}
+
+/// A worker's clocks, read together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Elapsed time, suspend included.
+    pub boot: BootTime,
+    /// Wall time.
+    pub wall: WallTime,
+}
+
+/// A lease that is acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its name, for the next request.
+    pub name: LeaseName,
+    /// The share that is minted: as granted, or what is left after giving some back.
+    pub share: Share,
+    /// The most that the bucket holds: as granted, or what is left after giving some back.
+    pub cap: Amount,
+    /// The rate that the share is a share of.
+    pub rate: RateCurve,
+    /// When the ledger granted it, by the ledger's clock.
+    pub granted: LedgerTime,
+    /// When its request was sent.
+    pub sent: Now,
+    /// When its reply came.
+    pub received: BootTime,
+    /// From here on it is void.
+    pub expires: BootTime,
+}
+
+/// Clocks may be off by one part in a thousand; in thousandths of elapsed time.
+const DRIFT_PERMILLE: u64 = 1;
+/// How many stretches of time the smallest headroom is remembered for.
+const HEADROOM_SLOTS: usize = 16;
+
+/// Puts tokens into a level. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Mint {
+    /// The lease acted on.
+    held: Option<Held>,
+    /// Up to where tokens were minted.
+    minted_to: BootTime,
+    /// The part of a token that is not in the level yet.
+    fraction: Amount,
+    /// The most that level and fraction can be: what they were after the last inflow.
+    high: Amount,
+    /// Tokens that came in, less those that left without being used. `inflow - level` is what was used.
+    inflow: i128,
+    /// Tokens given back.
+    returned: u64,
+    /// Since when leases have followed each other without a gap.
+    unbroken_since: BootTime,
+    /// The smallest headroom, by stretch of time, newest last.
+    headroom: [Slot; HEADROOM_SLOTS],
+    rules: Rules,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    from: BootTime,
+    least: Amount,
+}
+
+impl Mint {
+    /// An empty mint for an empty level.
+    pub fn new(rules: Rules) -> Mint {
+        Mint {
+            held: None,
+            minted_to: BootTime(0),
+            fraction: Amount::ZERO,
+            high: Amount::ZERO,
+            inflow: 0,
+            returned: 0,
+            unbroken_since: BootTime(0),
+            headroom: [Slot { from: BootTime(0), least: Amount::ZERO }; HEADROOM_SLOTS],
+            rules,
+        }
+    }
+
+    /// The lease acted on; it may have ended.
+    pub fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    /// Tokens used so far, debt included.
+    pub fn used<L: Level + ?Sized>(&self, level: &L) -> u64 {
+        u64::try_from(self.inflow - i128::from(level.level())).unwrap_or(0)
+    }
+
+    /// Tokens given back so far.
+    pub fn returned(&self) -> Amount {
+        Amount::tokens(self.returned)
+    }
+
+    /// What the bucket holds, fractions included; negative for debt.
+    pub fn holds<L: Level + ?Sized>(&self, level: &L) -> Amount {
+        tokens_of(level.level()) + self.fraction
+    }
+
+    /// Whether there is a lease that may be acted on. Looks at wall time too: a machine that slept on a clock that
+    /// stands still finds its lease ended.
+    pub fn is_alive(&self, now: Now) -> bool {
+        let Some(held) = &self.held else { return false };
+        if now.boot >= held.expires {
+            return false;
+        }
+        let slept = now.wall.since(held.sent.wall).saturating_sub(now.boot.since(held.sent.boot));
+        slept <= MARGIN || !self.rules.keeps(Rule::SuspendEndsLease)
+    }
+
+    /// Mints what is due. Void when the lease has ended.
+    pub fn refill<L: Level + ?Sized>(&mut self, level: &L, now: Now) {
+        if self.held.is_none() {
+            return;
+        }
+        if !self.is_alive(now) {
+            self.end(level);
+            return;
+        }
+        let Some(held) = &self.held else { return };
+        let minted = self.minted(held, self.minted_to, now.boot);
+        let cap = held.cap;
+        self.minted_to = self.minted_to.max(now.boot);
+        // Nothing may have been taken since the last inflow, until just now.
+        let room = (cap - self.high).at_least_zero();
+        self.put(level, minted.min(room));
+        self.note_headroom(cap, now.boot);
+    }
+
+    /// Tokens minted from one time to another, on the slow side of every clock.
+    fn minted(&self, held: &Held, from: BootTime, to: BootTime) -> Amount {
+        if to <= from {
+            return Amount::ZERO;
+        }
+        let (from, to) = (self.slow_time(held, from), self.slow_time(held, to));
+        let nano = held.rate.integral_nano(from, to);
+        let minted =
+            Amount(i128::try_from(nano).unwrap_or(i128::MAX).saturating_mul(i128::from(held.share.ppb())));
+        // On a falling curve ledger time is taken to run fast; what is minted must still run slow.
+        if held.rate.is_falling() && self.rules.keeps(Rule::MintSlowly) {
+            minted.scale_floor(1_000 - 2 * DRIFT_PERMILLE, 1_000)
+        } else {
+            minted
+        }
+    }
+
+    /// The ledger time at which the curve is read: of all those that it may be, the one with the smallest rate. It is
+    /// at least the grant plus the time since receipt and at most the grant plus the time since sending.
+    fn slow_time(&self, held: &Held, at: BootTime) -> LedgerTime {
+        let drift = if self.rules.keeps(Rule::MintSlowly) { DRIFT_PERMILLE } else { 0 };
+        let early = held.granted + at.since(held.received).scale_floor(1_000 - drift, 1_000);
+        let late = held.granted + at.since(held.sent.boot).scale_ceil(1_000 + drift, 1_000);
+        if held.rate.is_falling() == self.rules.keeps(Rule::MintOnSlowSide) { late } else { early }
+    }
+
+    /// Takes on the lease of a reply that came at `now` for a request sent at `sent`, when `used_at_sending` had been
+    /// used. Returns whether the lease is in force.
+    pub fn apply<L: Level + ?Sized>(
+        &mut self,
+        level: &L,
+        now: Now,
+        sent: Now,
+        used_at_sending: u64,
+        name: LeaseName,
+        granted: LedgerTime,
+        terms: &LeaseTerms,
+    ) -> bool {
+        self.refill(level, now);
+        let alive = self.held.is_some();
+        let counted_from = if self.rules.keeps(Rule::WorkerStopsFirst) { sent.boot } else { now.boot };
+        let expires = counted_from + terms.duration;
+        if now.boot >= expires {
+            return alive;
+        }
+        if terms.confirm && !alive && self.rules.keeps(Rule::ConfirmOnlyWhileAlive) {
+            return false;
+        }
+        if !self.rules.keeps(Rule::DebtStays) && level.level() < 0 {
+            level.add(-level.level());
+        }
+        let excess = self.holds(level) - terms.cap;
+        if excess > Amount::ZERO {
+            // The lease before counts until this one is acknowledged, so the excess can go back with that.
+            self.give_up(level, excess, alive);
+        }
+        // What the reply brings was granted while the worker held up to what it has spent since: rule 3.
+        let spent = if self.rules.keeps(Rule::CapFromSending) {
+            Amount::tokens(self.used(level).saturating_sub(used_at_sending))
+        } else {
+            Amount::ZERO
+        };
+        let room = (terms.cap - self.holds(level) - spent).at_least_zero();
+        self.put(level, terms.tokens.min(room));
+        if !alive {
+            self.unbroken_since = now.boot;
+            self.headroom = [Slot { from: now.boot, least: terms.cap }; HEADROOM_SLOTS];
+        }
+        self.minted_to = now.boot;
+        self.held = Some(Held {
+            name,
+            share: terms.share,
+            cap: terms.cap,
+            rate: terms.rate,
+            granted,
+            sent,
+            received: now.boot,
+            expires,
+        });
+        self.high = self.holds(level);
+        self.note_headroom(terms.cap, now.boot);
+        level.set_expiry(expires);
+        true
+    }
+
+    /// Ends the lease: its tokens are void, debt stays.
+    pub fn end<L: Level + ?Sized>(&mut self, level: &L) {
+        level.set_expiry(BootTime(0));
+        self.held = None;
+        self.take_out(level, u64::MAX);
+        self.fraction = Amount::ZERO;
+        self.high = Amount::ZERO;
+        if !self.rules.keeps(Rule::DebtStays) && level.level() < 0 {
+            level.add(-level.level());
+        }
+    }
+
+    /// Gives `tokens` whole tokens back, as far as they are there. They count here, by a lower cap, until the ledger has
+    /// settled the next request. Returns how many.
+    pub fn give_back<L: Level + ?Sized>(&mut self, level: &L, tokens: u64) -> u64 {
+        if self.held.is_none() {
+            return 0;
+        }
+        let taken = self.take_out(level, tokens);
+        self.returned = self.returned.saturating_add(taken);
+        if let Some(held) = &mut self.held
+            && self.rules.keeps(Rule::GivenBackCounts)
+        {
+            held.cap = (held.cap - Amount::tokens(taken)).at_least_zero();
+        }
+        self.high = self.holds(level);
+        taken
+    }
+
+    /// Mints no more than `share` from now on; the next request says so.
+    pub fn lower_share<L: Level + ?Sized>(&mut self, level: &L, share: Share, now: Now) {
+        self.refill(level, now);
+        if let Some(held) = &mut self.held {
+            held.share = held.share.min(share);
+        }
+    }
+
+    /// Puts back up to `tokens` of a charge made at `charged`: never more than the smallest headroom since, since the
+    /// source has refilled meanwhile. Returns how many.
+    pub fn refund<L: Level + ?Sized>(&mut self, level: &L, tokens: u64, charged: BootTime, now: Now) -> u64 {
+        self.refill(level, now);
+        let Some(held) = &self.held else { return 0 };
+        let cap = held.cap;
+        if charged < self.unbroken_since && self.rules.keeps(Rule::RefundWithinHeadroom) {
+            return 0;
+        }
+        let headroom = u64::try_from(self.least_headroom_since(charged).whole()).unwrap_or(0);
+        let back = if self.rules.keeps(Rule::RefundWithinHeadroom) { tokens.min(headroom) } else { tokens };
+        level.add(i64::try_from(back).unwrap_or(i64::MAX));
+        self.high += Amount::tokens(back);
+        self.note_headroom(cap, now.boot);
+        back
+    }
+
+    /// Charges `tokens` that were used beyond an estimate, even into debt.
+    pub fn overdraw<L: Level + ?Sized>(&mut self, level: &L, tokens: u64) {
+        level.add(-i64::try_from(tokens).unwrap_or(i64::MAX));
+    }
+
+    fn put<L: Level + ?Sized>(&mut self, level: &L, amount: Amount) {
+        let before = level.level();
+        let sum = self.fraction + amount;
+        let whole = i64::try_from(sum.whole()).unwrap_or(i64::MAX);
+        self.fraction = sum.fraction();
+        if whole != 0 {
+            level.add(whole);
+        }
+        self.inflow += i128::from(whole);
+        self.high = tokens_of(before) + sum;
+    }
+
+    /// Takes out at least `excess`, or all there is; gives whole tokens back when a lease still counts them.
+    fn give_up<L: Level + ?Sized>(&mut self, level: &L, excess: Amount, counted: bool) {
+        let tokens = u64::try_from((excess + Amount::ONE - Amount(1)).whole()).unwrap_or(u64::MAX);
+        let taken = self.take_out(level, tokens);
+        if counted {
+            self.returned = self.returned.saturating_add(taken);
+        }
+        if taken < tokens {
+            self.fraction = Amount::ZERO;
+        }
+    }
+
+    /// Takes up to `tokens` out of the level, against others who take at the same time.
+    fn take_out<L: Level + ?Sized>(&mut self, level: &L, tokens: u64) -> u64 {
+        loop {
+            let there = u64::try_from(level.level()).unwrap_or(0).min(tokens);
+            if there == 0 {
+                return 0;
+            }
+            if level.take(there) {
+                self.inflow -= i128::from(there);
+                return there;
+            }
+        }
+    }
+
+    fn note_headroom(&mut self, cap: Amount, now: BootTime) {
+        let headroom = (cap - self.high).at_least_zero();
+        let newest = &mut self.headroom[HEADROOM_SLOTS - 1];
+        let Some(held) = &self.held else { return };
+        let stretch = held.expires.since(held.sent.boot).scale_floor(1, HEADROOM_SLOTS as u64 / 2);
+        if now.since(newest.from) > stretch {
+            self.headroom.rotate_left(1);
+            self.headroom[HEADROOM_SLOTS - 1] = Slot { from: now, least: headroom };
+        } else {
+            newest.least = newest.least.min(headroom);
+        }
+    }
+
+    fn least_headroom_since(&self, since: BootTime) -> Amount {
+        if since < self.headroom[0].from {
+            return Amount::ZERO;
+        }
+        let ends = self.headroom.iter().skip(1).map(|slot| slot.from).chain([BootTime(u64::MAX)]);
+        let overlap = self.headroom.iter().zip(ends).filter(|(_, end)| since < *end);
+        overlap.map(|(slot, _)| slot.least).min().unwrap_or(Amount::ZERO)
+    }
+}
+
+fn tokens_of(level: i64) -> Amount {
+    let magnitude = Amount::tokens(level.unsigned_abs());
+    if level < 0 { -magnitude } else { magnitude }
+}
+
+/// How long until a bucket with this lease has minted `amount`, by its rate at `now`; `None` when it never does.
+pub fn time_to_mint(held: &Held, amount: Amount, now: BootTime) -> Option<Span> {
+    let rate = held.rate.at(held.granted + now.since(held.received));
+    let time = rate.time_for(amount)?;
+    if held.share == Share::ZERO {
+        return None;
+    }
+    Some(time.scale_ceil(u64::from(Share::ONE.ppb()), u64::from(held.share.ppb())))
+}

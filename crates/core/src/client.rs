@@ -1,0 +1,488 @@
+//! The worker's side of the lease protocol: what to say to the ledger and when, and what to make of its answers.
+//!
+//! A [`Client`] is driven by [`Client::poll`]: it returns a request to send, or the time at which to poll again. Poll it
+//! also whenever work starts to wait. Answers go into [`Client::on_reply`], refusals into [`Client::on_refusal`], and a
+//! failed attempt to reach the ledger into [`Client::on_failure`]. At most one request is outstanding.
+
+use crate::bucket::{Level, Mint, Now};
+use crate::demand::Demand;
+use crate::limit::{CellKey, NAME_BYTES_MAX};
+use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Reply, Request, RequestError};
+use crate::rules::{Rule, Rules};
+use crate::units::{Amount, BootTime, LedgerTime, Share, Span, clamp_u64};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// How long the first request waits for its answer before another one may be sent. Doubles with every timeout, so that
+/// a round trip of any length comes to be waited for.
+const TIMEOUT_MIN: Span = Span::from_secs(2);
+/// The longest wait for an answer.
+const TIMEOUT_MAX: Span = Span::from_secs(30);
+/// After a failed attempt the same request is sent again after this, doubled with every failure.
+const RETRY_MIN: Span = Span::from_millis(100);
+/// The longest pause between attempts.
+const RETRY_MAX: Span = Span::from_secs(2);
+/// Before the first reply says otherwise.
+const HEARTBEAT_FIRST: Span = Span::from_secs(1);
+/// Before the first reply says otherwise.
+const GAP_FIRST: Span = Span::from_millis(200);
+/// Work that still waits is told again after this.
+const HUNGRY_AGAIN: Span = Span::from_millis(500);
+/// A change of the share by less than this much of the rate hurries nothing: 1%.
+const HURRY_PPB: u32 = 10_000_000;
+
+/// What a process wants of one cell, as counted by its gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Tokens asked for since the beginning, whether granted or not.
+    pub requested: u64,
+    /// Tokens that waiters want now.
+    pub waiting: u64,
+    /// The largest cost among the waiters, or seen lately.
+    pub largest: u64,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send this, and hand the answer to the client.
+    Send(Request),
+    /// Nothing before this time.
+    Idle {
+        /// When to poll again, if nothing happens before.
+        until: BootTime,
+    },
+}
+
+/// What a process must do after a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterRefusal {
+    /// Nothing: the client goes on by itself.
+    GoOn,
+    /// Draw a new incarnation and give it to [`Client::reincarnate`]: this one will never get anything again.
+    Reincarnate,
+}
+
+/// One cell of a client.
+#[derive(Debug)]
+pub struct ClientCell<L> {
+    key: CellKey,
+    borrowed: bool,
+    level: L,
+    mint: Mint,
+    demand: Demand,
+    wants: Wants,
+    told: Told,
+    unknown: bool,
+    burst: Option<u64>,
+    recovering: bool,
+    due: Option<BootTime>,
+    unacknowledged: bool,
+}
+
+/// What the last request said of a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    demand: u64,
+    waiting: u64,
+    used: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Outstanding {
+    request: Request,
+    sent: Now,
+    deadline: BootTime,
+    retry_at: Option<BootTime>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Client<L> {
+    incarnation: Incarnation,
+    worker: String,
+    seq: u64,
+    cells: Vec<ClientCell<L>>,
+    outstanding: Option<Outstanding>,
+    last_sent: Option<Now>,
+    heartbeat: Span,
+    gap: Span,
+    timeouts: u32,
+    failures: u32,
+    evicted: bool,
+    jitter: u64,
+    rules: Rules,
+}
+
+impl<L: Level> ClientCell<L> {
+    /// Which cell.
+    pub fn key(&self) -> &CellKey {
+        &self.key
+    }
+    /// The count that the hot path takes from.
+    pub fn level(&self) -> &L {
+        &self.level
+    }
+    /// The other half of the bucket.
+    pub fn mint(&self) -> &Mint {
+        &self.mint
+    }
+    /// The other half of the bucket, for refunds and overdrafts.
+    pub fn bucket(&mut self) -> (&mut Mint, &L) {
+        (&mut self.mint, &self.level)
+    }
+    /// Whether the ledger said that there is no such limit.
+    pub fn is_unknown(&self) -> bool {
+        self.unknown
+    }
+    /// Whether the ledger only confirms what is held.
+    pub fn is_recovering(&self) -> bool {
+        self.recovering
+    }
+    /// The burst when the ledger last answered: a larger cost is impossible.
+    pub fn burst(&self) -> Option<u64> {
+        self.burst
+    }
+    /// When counted tokens were promised to be asked for.
+    pub fn due(&self) -> Option<BootTime> {
+        self.due
+    }
+    /// Mints what is due.
+    pub fn refill(&mut self, now: Now) {
+        self.mint.refill(&self.level, now);
+    }
+    /// Says what the process wants.
+    pub fn set_wants(&mut self, wants: Wants) {
+        self.wants = wants;
+    }
+
+    fn report(&mut self, now: Now, rules: Rules) -> CellReport {
+        self.mint.refill(&self.level, now);
+        if !self.mint.is_alive(now) {
+            // Once said, it is so: a lease that is not claimed is never acted on again.
+            self.mint.end(&self.level);
+        }
+        self.demand.observe(now.boot, self.wants.requested);
+        let demand = self.demand.wanted_micro(self.wants.waiting);
+        self.give_back_unused(now, demand, rules);
+        let acting =
+            self.mint.held().map(|held| Acting { name: held.name, share: held.share, cap: held.cap });
+        let used = self.mint.used(&self.level);
+        self.told = Told { demand, waiting: self.wants.waiting, used };
+        self.unacknowledged = false;
+        let holds = self.mint.holds(&self.level);
+        CellReport {
+            key: self.key.clone(),
+            borrowed: self.borrowed,
+            acting,
+            held: holds.at_least_zero().floor_to_milli(),
+            used,
+            returned: self.mint.returned(),
+            debt: (-holds).at_least_zero(),
+            demand,
+            waiting: self.wants.waiting,
+            largest: self.wants.largest.max(1),
+        }
+    }
+
+    /// Gives back at once what is not used: the next request says so, and the ledger can lend it on without waiting for
+    /// another round.
+    fn give_back_unused(&mut self, now: Now, demand: u64, _rules: Rules) {
+        if self.wants.waiting > 0 {
+            return;
+        }
+        if let Some(keep) = self.unused_share(now, demand) {
+            self.mint.lower_share(&self.level, keep, now);
+        }
+        let counted = self.mint.held().is_some_and(|held| held.share == Share::ZERO);
+        if counted && demand == 0 {
+            self.mint.give_back(&self.level, u64::MAX);
+        }
+    }
+
+    /// The share to keep when more than 30% of the one held is unused and that is more than 2% of the rate.
+    fn unused_share(&self, now: Now, demand: u64) -> Option<Share> {
+        let held = self.mint.held()?;
+        let rate = held.rate.at(held.granted + now.boot.since(held.received)).micro_per_second();
+        let keep = Share::ratio_floor(clamp_u64(u128::from(demand) * 5 / 4), rate.max(1));
+        let unused = held.share.saturating_sub(keep).ppb();
+        (u64::from(unused) * 10 > u64::from(held.share.ppb()) * 3 && unused > 2 * HURRY_PPB).then_some(keep)
+    }
+
+    /// When this cell wants to be heard, if that is before the regular heartbeat.
+    fn hurry(&self, now: Now, last_sent: BootTime) -> Option<BootTime> {
+        if self.unknown {
+            return None;
+        }
+        let demand = self.demand.wanted_micro(self.wants.waiting);
+        if self.unacknowledged {
+            return Some(now.boot);
+        }
+        if self.wants.waiting > 0 {
+            if let Some(due) = self.due {
+                return Some(due);
+            }
+            let news =
+                self.told.waiting == 0 || demand / 5 > self.told.demand / 4 || !self.mint.is_alive(now);
+            return Some(if news { now.boot } else { last_sent + HUNGRY_AGAIN });
+        }
+        (self.mint.is_alive(now) && self.unused_share(now, demand).is_some()).then_some(now.boot)
+    }
+
+    fn take_on(&mut self, now: Now, sent: Now, reply: &Reply, outcome: &CellOutcome) {
+        self.unknown = false;
+        match outcome {
+            CellOutcome::Unknown => {
+                self.unknown = true;
+                self.mint.end(&self.level);
+            }
+            CellOutcome::Lease(terms) => {
+                let before = self.mint.held().copied();
+                self.burst = Some(terms.burst);
+                self.recovering = terms.confirm;
+                self.due = terms.due.map(|due| now.boot + due);
+                let name = LeaseName { epoch: reply.epoch, seq: reply.seq };
+                self.mint.apply(&self.level, now, sent, self.told.used, name, reply.at, terms);
+                if let Some(before) = before {
+                    let less = before.share.saturating_sub(terms.share).ppb() > HURRY_PPB;
+                    let tighter = before.cap.scale_floor(3, 4) > terms.cap;
+                    self.unacknowledged = less || tighter;
+                }
+            }
+        }
+    }
+}
+
+impl<L: Level> Client<L> {
+    /// A client that has asked for nothing yet. `seed` is random; it only spreads heartbeats.
+    pub fn new(incarnation: Incarnation, worker: &str, seed: u64) -> Client<L> {
+        Client::with_rules(incarnation, worker, seed, Rules::ALL)
+    }
+
+    /// A client for the simulator, which may have a rule switched off.
+    pub fn with_rules(incarnation: Incarnation, worker: &str, seed: u64, rules: Rules) -> Client<L> {
+        let mut end = worker.len().min(NAME_BYTES_MAX);
+        while !worker.is_char_boundary(end) {
+            end -= 1;
+        }
+        Client {
+            incarnation,
+            worker: worker[..end].into(),
+            seq: 0,
+            cells: Vec::new(),
+            outstanding: None,
+            last_sent: None,
+            heartbeat: HEARTBEAT_FIRST,
+            gap: GAP_FIRST,
+            timeouts: 0,
+            failures: 0,
+            evicted: false,
+            jitter: seed | 1,
+            rules,
+        }
+    }
+
+    /// Who this is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Whether an operator evicted this worker.
+    pub fn is_evicted(&self) -> bool {
+        self.evicted
+    }
+
+    /// How long the ledger wants between heartbeats.
+    pub fn heartbeat(&self) -> Span {
+        self.heartbeat
+    }
+
+    /// Begins to lease a cell. Returns its index, which stays the same.
+    pub fn add_cell(&mut self, key: CellKey, borrowed: bool, level: L) -> usize {
+        self.cells.push(ClientCell {
+            key,
+            borrowed,
+            level,
+            mint: Mint::new(self.rules),
+            demand: Demand::default(),
+            wants: Wants::default(),
+            told: Told::default(),
+            unknown: false,
+            burst: None,
+            recovering: false,
+            due: None,
+            unacknowledged: true,
+        });
+        self.cells.len() - 1
+    }
+
+    /// All cells, in the order in which they were added.
+    pub fn cells(&self) -> &[ClientCell<L>] {
+        &self.cells
+    }
+
+    /// One cell.
+    pub fn cell_mut(&mut self, index: usize) -> Option<&mut ClientCell<L>> {
+        self.cells.get_mut(index)
+    }
+
+    /// What to do at `now`. `nonce` is random, drawn for every call.
+    pub fn poll(&mut self, now: Now, nonce: u64) -> Action {
+        for cell in &mut self.cells {
+            cell.refill(now);
+            cell.demand.observe(now.boot, cell.wants.requested);
+        }
+        if let Some(outstanding) = &mut self.outstanding {
+            if now.boot < outstanding.deadline {
+                return match outstanding.retry_at {
+                    Some(retry_at) if retry_at <= now.boot => {
+                        outstanding.retry_at = None;
+                        Action::Send(outstanding.request.clone())
+                    }
+                    Some(retry_at) => Action::Idle { until: retry_at.min(outstanding.deadline) },
+                    None => Action::Idle { until: outstanding.deadline },
+                };
+            }
+            self.timeouts = self.timeouts.saturating_add(1);
+            self.outstanding = None;
+        }
+        let at = self.next_request(now);
+        if now.boot < at {
+            return Action::Idle { until: at };
+        }
+        Action::Send(self.request(now, nonce))
+    }
+
+    fn next_request(&mut self, now: Now) -> BootTime {
+        let Some(last) = self.last_sent else { return now.boot };
+        let earliest = last.boot + self.gap;
+        let ends = self.cells.iter().filter_map(|cell| cell.mint.held());
+        // A third of the lease leaves two more tries before it ends.
+        let shortest = ends.map(|held| held.expires.since(held.sent.boot).scale_floor(1, 3)).min();
+        let regular = self.heartbeat.min(shortest.unwrap_or(self.heartbeat));
+        let regular = last.boot + self.spread(regular);
+        let hurry = self.cells.iter().filter_map(|cell| cell.hurry(now, last.boot)).min();
+        regular.min(hurry.unwrap_or(regular)).max(earliest)
+    }
+
+    /// 90 to 100% of a span, the same until the next request, so that a fleet doesn't beat as one.
+    fn spread(&self, span: Span) -> Span {
+        span.scale_floor(900 + (self.jitter >> 33) % 101, 1_000)
+    }
+
+    fn request(&mut self, now: Now, nonce: u64) -> Request {
+        self.seq += 1;
+        self.jitter =
+            self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let rules = self.rules;
+        let request = Request {
+            incarnation: self.incarnation,
+            seq: self.seq,
+            nonce,
+            worker: self.worker.clone(),
+            cells: self.cells.iter_mut().map(|cell| cell.report(now, rules)).collect(),
+        };
+        let wait = Span((TIMEOUT_MIN.0 << self.timeouts.min(10)).min(TIMEOUT_MAX.0));
+        self.outstanding = Some(Outstanding {
+            request: request.clone(),
+            sent: now,
+            deadline: now.boot + wait,
+            retry_at: None,
+        });
+        self.last_sent = Some(now);
+        request
+    }
+
+    /// Takes on a reply. Only the one to the outstanding request counts; others are ignored. Returns whether it counted.
+    pub fn on_reply(&mut self, now: Now, reply: &Reply) -> bool {
+        let current = self.outstanding.as_ref().filter(|outstanding| outstanding.request.seq == reply.seq);
+        let sent = match (current, self.last_sent) {
+            (Some(outstanding), _) => outstanding.sent,
+            (None, Some(last)) if !self.rules.keeps(Rule::CurrentReplyOnly) => last,
+            _ => return false,
+        };
+        self.outstanding = None;
+        self.timeouts = 0;
+        self.failures = 0;
+        self.heartbeat = reply.heartbeat;
+        self.gap = reply.gap;
+        self.evicted = reply.evicted;
+        for (cell, answer) in self.cells.iter_mut().zip(&reply.cells) {
+            if cell.key == answer.key && cell.borrowed == answer.borrowed {
+                cell.take_on(now, sent, reply, &answer.outcome);
+            }
+        }
+        true
+    }
+
+    /// The outstanding request did not reach the ledger, or its answer did not come back: the same bytes go out again.
+    pub fn on_failure(&mut self, now: Now) {
+        let pause = Span((RETRY_MIN.0 << self.failures.min(10)).min(RETRY_MAX.0));
+        let pause = self.spread(pause);
+        self.failures = self.failures.saturating_add(1);
+        if let Some(outstanding) = &mut self.outstanding {
+            outstanding.retry_at = Some(now.boot + pause);
+        }
+    }
+
+    /// The ledger refused the outstanding request.
+    pub fn on_refusal(&mut self, now: Now, error: RequestError) -> AfterRefusal {
+        match error {
+            RequestError::Stale { newest } => {
+                self.seq = self.seq.max(newest);
+                self.outstanding = None;
+                AfterRefusal::GoOn
+            }
+            RequestError::Burned | RequestError::Revoked => AfterRefusal::Reincarnate,
+            RequestError::TooManyWorkers | RequestError::TooManyCells => {
+                self.on_failure(now);
+                AfterRefusal::GoOn
+            }
+        }
+    }
+
+    /// Goes on as a new incarnation: everything held ends, debt stays.
+    pub fn reincarnate(&mut self, incarnation: Incarnation) {
+        self.incarnation = incarnation;
+        self.seq = 0;
+        self.outstanding = None;
+        self.last_sent = None;
+        self.evicted = false;
+        for cell in &mut self.cells {
+            cell.mint.end(&cell.level);
+        }
+    }
+
+    /// Something urgent happened at the ledger: ask as soon as the gap allows.
+    pub fn on_notice(&mut self) {
+        for cell in &mut self.cells {
+            cell.unacknowledged = true;
+        }
+    }
+
+    /// Stops for good: gives everything back and says so. Nothing may be acquired afterwards.
+    pub fn revoke(&mut self, now: Now, nonce: u64) -> Request {
+        for cell in &mut self.cells {
+            cell.mint.refill(&cell.level, now);
+            cell.mint.give_back(&cell.level, u64::MAX);
+        }
+        let request = self.request(now, nonce);
+        self.outstanding = None;
+        for cell in &mut self.cells {
+            cell.mint.end(&cell.level);
+        }
+        request
+    }
+
+    /// The most tokens that the cell can come to hold without asking, by its lease now.
+    pub fn reach(&self, index: usize) -> Amount {
+        self.cells.get(index).and_then(|cell| cell.mint.held()).map_or(Amount::ZERO, |held| held.cap)
+    }
+
+    /// Ledger time as it can be told from the newest lease; for display only.
+    pub fn ledger_time(&self, now: BootTime) -> Option<LedgerTime> {
+        let newest =
+            self.cells.iter().filter_map(|cell| cell.mint.held()).max_by_key(|held| held.received)?;
+        Some(newest.granted + now.since(newest.received))
+    }
+}

@@ -1,0 +1,308 @@
+//! Who gets how much: demand-driven and max-min fair. Nothing in here can break a safety rule: a wish is only a wish,
+//! and [`super::cell::Cell`] grants no more of it than the two sums allow.
+
+use super::cell::{Cell, Holder, Holding, Place, Turn};
+use super::total;
+use crate::limit::whole_tokens;
+use crate::message::CellReport;
+use crate::units::{Amount, LedgerTime, Share, Span, clamp_u64};
+use alloc::vec::Vec;
+
+/// How tokens of a cell are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Workers mint their shares of the rate: for rates that are large against fleet and heartbeat.
+    Shares,
+    /// The ledger hands out counted tokens in the order of the queue: for small rates, and for bursts that are smaller
+    /// than what the fleet's workers need to hold.
+    Tokens,
+}
+
+/// Why a kind was chosen; shown in `status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindReason {
+    /// Tokens that one active worker would mint in one heartbeat, in thousandths.
+    pub per_heartbeat_milli: u64,
+    /// Tokens that active workers must hold at once.
+    pub needed: u64,
+    /// Tokens that may be held at once.
+    pub burst: u64,
+}
+
+/// What allocation would give.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    pub share: Share,
+    pub cap: Amount,
+    pub tokens: Amount,
+    pub due: Option<Span>,
+    pub place: Option<Place>,
+}
+
+/// The part of the burst that is not prefetched while the rest suffices: for newcomers, in tenths.
+const RESERVE_TENTHS: u64 = 2;
+/// Shares need this many tokens per worker and heartbeat, in thousandths; below it counted tokens are fairer.
+const SHARES_MILLI_MIN: u64 = 2_000;
+/// A share that would change by less than this is left as it is, so that noise costs no messages: 0.5%.
+const FLUTTER_PPB: u32 = 5_000_000;
+/// A holder that is not short gets a quarter more than it asks for, so that it can grow without asking.
+const HEADROOM: (u64, u64) = (5, 4);
+/// How long a place is kept beyond the time at which its holder was told to come back.
+const PLACE_GRACE: Span = Span::from_secs(2);
+/// Over how long `free` is filled up to the reserve.
+const REFILL_SECS: u64 = 5;
+/// The most of the rate that refilling may take: 2%.
+const REFILL_MAX: Share = match Share::from_ppb(20_000_000) {
+    Some(share) => share,
+    None => Share::ZERO,
+};
+/// Over how long strict permits that wait are minted for, and the most of the rate that they may take.
+const STRICT_SECS: u64 = 2;
+
+/// Totals over the holders that matter now.
+struct Fleet {
+    /// Holders that asked lately.
+    current: u64,
+    /// Those of them that want something.
+    active: u64,
+    /// Tokens that the active ones must be able to hold at once.
+    needed: u64,
+}
+
+fn fleet(cell: &Cell, now: LedgerTime) -> Fleet {
+    let mut fleet = Fleet { current: 0, active: 0, needed: 0 };
+    for holding in cell.holders.values().filter(|holding| holding.is_current(now, cell.config.lease)) {
+        fleet.current += 1;
+        if holding.is_active() {
+            fleet.active += 1;
+        }
+        fleet.needed = fleet.needed.saturating_add(holding.need());
+    }
+    fleet
+}
+
+impl Holding {
+    fn is_active(&self) -> bool {
+        self.demand > 0 || self.waiting > 0
+    }
+    /// Tokens that it must be able to hold for its work to start at all.
+    fn need(&self) -> u64 {
+        if self.is_active() { self.largest.max(1) } else { 0 }
+    }
+}
+
+/// The figures that the choice of a kind rests on.
+pub fn kind_reason(cell: &Cell, now: LedgerTime, heartbeat: Span) -> KindReason {
+    let fleet = fleet(cell, now);
+    let per_second = u128::from(cell.config.rate.at(now).micro_per_second());
+    let per_heartbeat =
+        per_second * u128::from(heartbeat.0) / 1_000_000_000 / u128::from(fleet.active.max(1));
+    KindReason {
+        per_heartbeat_milli: clamp_u64(per_heartbeat),
+        needed: fleet.needed,
+        burst: cell.config.burst_tokens(now),
+    }
+}
+
+/// Chooses the kind, with a factor of two (and a quarter for the burst) before it changes back.
+fn choose(cell: &Cell, reason: KindReason) -> Kind {
+    match cell.kind {
+        Kind::Shares if reason.per_heartbeat_milli < SHARES_MILLI_MIN || reason.needed > reason.burst => {
+            Kind::Tokens
+        }
+        Kind::Tokens
+            if reason.per_heartbeat_milli >= 2 * SHARES_MILLI_MIN
+                && reason.needed.saturating_mul(5) / 4 <= reason.burst =>
+        {
+            Kind::Shares
+        }
+        kind => kind,
+    }
+}
+
+/// What `holder` should get now.
+pub(super) fn wish(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
+    cell.kind = choose(cell, kind_reason(cell, turn.now, turn.heartbeat));
+    match cell.kind {
+        Kind::Shares => shares(cell, holder, report, turn),
+        Kind::Tokens => tokens(cell, holder, report, turn),
+    }
+}
+
+fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
+    let now = turn.now;
+    let fleet = fleet(cell, now);
+    let burst = cell.config.burst.min_over(now, now + cell.config.lease);
+    let reserve = burst.scale_floor(RESERVE_TENTHS, 10);
+    let reserve = if burst - reserve >= Amount::tokens(fleet.needed) { reserve } else { Amount::ZERO };
+    let rate = cell.config.rate.at(now).micro_per_second();
+    let aside = set_aside(cell, now, reserve, rate);
+    let share = fair_share(cell, holder, now, rate, aside);
+
+    let spare = (burst - reserve - Amount::tokens(fleet.needed)).at_least_zero();
+    let even = spare.scale_floor(1, 2 * fleet.current.max(1));
+    let by_share = spare.scale_floor(u64::from(share.ppb()), 2 * u64::from(Share::ONE.ppb()));
+    let need = cell.holders.get(&holder).map_or(0, Holding::need);
+    let cap = Amount::tokens(need) + even + by_share;
+
+    let newcomer = report.acting.is_none();
+    let usable = if newcomer { cell.free } else { cell.free - reserve };
+    let queued = Amount::tokens(waiting_before(cell, None, now));
+    let tokens = (usable - queued).min(cap - report.held.at_least_zero()).at_least_zero();
+    Wish { share, cap, tokens, due: None, place: None }
+}
+
+/// The part of the rate that stays with the ledger: to fill the reserve, and for strict permits that wait.
+fn set_aside(cell: &Cell, now: LedgerTime, reserve: Amount, rate: u64) -> Share {
+    let per_second = Amount::from_milli(rate / 1_000);
+    let queued = Amount::tokens(waiting_before(cell, None, now));
+    let missing = (reserve - cell.free).at_least_zero();
+    let refill = ratio(missing, per_second, REFILL_SECS).min(REFILL_MAX);
+    let half = Share::ratio_floor(1, 2);
+    let strict = ratio((queued - cell.free).at_least_zero(), per_second, STRICT_SECS).min(half);
+    refill.saturating_add(strict)
+}
+
+/// `amount` as a part of what `per_second` brings in `secs`.
+fn ratio(amount: Amount, per_second: Amount, secs: u64) -> Share {
+    let whole = per_second.milli_floor().saturating_mul(secs);
+    if whole == 0 && amount > Amount::ZERO {
+        Share::ONE
+    } else {
+        Share::ratio_floor(amount.milli_floor(), whole)
+    }
+}
+
+/// Max-min fair: everybody gets what it wants up to one common level. Borrowers share what is left by the tier's own.
+fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Share) -> Share {
+    let capacity = aside.rest().of(rate);
+    let demands = |borrowed: bool| -> Vec<u64> {
+        let current = |(other, holding): &(&Holder, &Holding)| {
+            other.borrowed == borrowed && holding.is_current(now, cell.config.lease)
+        };
+        cell.holders.iter().filter(current).map(|(_, holding)| holding.demand).collect()
+    };
+    let mut own = demands(false);
+    let wanted: u64 = own.iter().fold(0, |sum, demand| sum.saturating_add(*demand));
+    let mine = cell.holders.get(&holder).map_or(0, |holding| holding.demand);
+    let target = if holder.borrowed {
+        let left = capacity.saturating_sub(wanted);
+        mine.min(water_level(&mut demands(true), left))
+    } else if wanted <= capacity {
+        let more = clamp_u64(u128::from(mine) * u128::from(HEADROOM.0) / u128::from(HEADROOM.1));
+        let all = clamp_u64(u128::from(mine) * u128::from(capacity) / u128::from(wanted.max(1)));
+        more.min(all)
+    } else {
+        mine.min(water_level(&mut own, capacity))
+    };
+    let share = Share::ratio_floor(target, rate).min(aside.rest());
+    let current =
+        cell.holders.get(&holder).and_then(|holding| holding.acked).map_or(Share::ZERO, |lease| lease.share);
+    let change = share.ppb().abs_diff(current.ppb());
+    if change < FLUTTER_PPB && share > Share::ZERO { current } else { share }
+}
+
+/// The level at which the demands, each cut to it, add up to `capacity`.
+pub fn water_level(demands: &mut [u64], capacity: u64) -> u64 {
+    demands.sort_unstable();
+    let mut left = capacity;
+    let mut count = demands.len() as u64;
+    for demand in demands.iter() {
+        let even = left / count.max(1);
+        if *demand >= even {
+            return even;
+        }
+        left -= demand;
+        count -= 1;
+    }
+    u64::MAX
+}
+
+fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
+    let now = turn.now;
+    let held = report.held.at_least_zero();
+    let keep = Wish { share: Share::ZERO, cap: held, tokens: Amount::ZERO, due: None, place: None };
+    let next = report.largest.max(1);
+    let wants = if report.waiting > 0 {
+        report.waiting
+    } else if report.demand > 0 {
+        next
+    } else {
+        0
+    };
+    let wants = Amount::tokens(wants.max(if report.waiting > 0 { next } else { 0 }));
+    let missing = (wants - held).at_least_zero();
+    if missing == Amount::ZERO {
+        return keep;
+    }
+    let burst = cell.config.burst.min_over(now, now + cell.config.lease);
+    let first = (Amount::tokens(next) - held).at_least_zero();
+    if Amount::tokens(next) > burst {
+        return keep;
+    }
+    let place =
+        cell.holders.get(&holder).and_then(|holding| holding.place).filter(|place| now <= place.until);
+    let ahead = Amount::tokens(waiting_before(cell, place.map(|place| place.number), now));
+    let usable = cell.free - ahead;
+    if usable >= first {
+        // A fair part when many wait, but never less than its next piece of work needs.
+        let active = fleet(cell, now).active.max(1);
+        let part = cell.free.at_least_zero().scale_floor(1, active).max(first);
+        let tokens = missing.min(usable).min(part);
+        return Wish { cap: held + tokens, tokens, ..keep };
+    }
+    let number = place.map_or_else(
+        || {
+            cell.next_place += 1;
+            cell.next_place
+        },
+        |place| place.number,
+    );
+    let (out, _) = cell.outstanding(now);
+    let due = central_time(cell, now, first - usable, out);
+    let until = now + due.unwrap_or(turn.heartbeat) + turn.heartbeat + PLACE_GRACE;
+    let wants = whole_tokens(first + Amount::ONE - Amount(1));
+    Wish { due, place: Some(Place { number, wants, until }), ..keep }
+}
+
+/// Time until the ledger itself has minted `amount`; `None` when it never does.
+pub(super) fn central_time(cell: &Cell, now: LedgerTime, amount: Amount, out: Share) -> Option<Span> {
+    let time = cell.config.rate.at(now).time_for(amount)?;
+    let rest = u64::from(out.rest().ppb());
+    Some(time.scale_ceil(u64::from(Share::ONE.ppb()), rest.max(1_000_000)))
+}
+
+/// Tokens set aside for everybody whose place comes before `number`, or for everybody with a place.
+pub(super) fn waiting_before(cell: &Cell, number: Option<u64>, now: LedgerTime) -> u64 {
+    let before = |place: &Place| now <= place.until && number.is_none_or(|number| place.number < number);
+    let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
+    let strict = cell.strict.values().filter_map(|strict| strict.place());
+    let sum = |sum: u64, place: &Place| sum.saturating_add(place.wants);
+    let workers = workers.filter(|place| before(place)).fold(0, sum);
+    strict.filter(|place| before(place)).fold(workers, sum)
+}
+
+/// Everything that waits, for display.
+pub fn waiting(cell: &Cell, now: LedgerTime) -> u64 {
+    let current = cell.holders.values().filter(|holding| holding.is_current(now, cell.config.lease));
+    let workers = total(current.map(|holding| Amount::tokens(holding.waiting)));
+    whole_tokens(workers).saturating_add(
+        cell.strict
+            .values()
+            .filter_map(|strict| strict.place())
+            .fold(0, |sum: u64, place| sum.saturating_add(place.wants)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_more_than_it_wants_while_another_waits() {
+        assert_eq!(water_level(&mut [10, 100, 100], 110), 50);
+        assert_eq!(water_level(&mut [10, 20], 100), u64::MAX);
+        assert_eq!(water_level(&mut [], 100), u64::MAX);
+        assert_eq!(water_level(&mut [7, 7, 7], 20), 6);
+    }
+}

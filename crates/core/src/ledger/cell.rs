@@ -1,0 +1,566 @@
+//! One cell: the tokens of one meter of one limit in one tier, and everybody who holds some.
+//!
+//! The two sums, kept at all times outside of recovery and of unannounced cuts:
+//!
+//! ```text
+//! sum of shares that may be acted on <= 1          free + sum of caps that may be acted on <= B
+//! ```
+//!
+//! A holder counts with the larger of its acknowledged and its pending lease, each until its own expiry. The ledger mints
+//! only what is left of the rate. Together nobody ever mints faster than the rate or holds more than the burst.
+
+use super::alloc_share::{self, Kind};
+use super::strict::Strict;
+use super::total;
+use crate::digest::Digest;
+use crate::limit::{CellConfig, LEASE_MAX, counted, whole_tokens};
+use crate::message::{CellOutcome, CellReport, Incarnation, LeaseName, LeaseTerms};
+use crate::rules::{Rule, Rules};
+use crate::units::{Amount, LedgerTime, Share, Span};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+
+/// Who holds: one incarnation, for its own tier or borrowed for a higher one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder {
+    /// The process.
+    pub incarnation: Incarnation,
+    /// Whether it borrows from this tier.
+    pub borrowed: bool,
+}
+
+/// What a holder may be acting on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The seq of the reply.
+    pub seq: u64,
+    /// The share that it may mint.
+    pub share: Share,
+    /// The cap of its bucket.
+    pub cap: Amount,
+    /// Tokens that came with the reply; read only to show what rule 7 forbids.
+    pub tokens: Amount,
+    /// From here on it surely acts on it no more.
+    pub expires: LedgerTime,
+}
+
+/// One holder's part of the cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// The lease that it last said it acts on.
+    pub acked: Option<Lease>,
+    /// The lease of the last reply, as long as nothing newer settled it.
+    pub pending: Option<Lease>,
+    /// Wanted tokens a second, in millionths.
+    pub demand: u64,
+    /// Tokens that its waiters want.
+    pub waiting: u64,
+    /// Its largest cost, at least one.
+    pub largest: u64,
+    /// Tokens in its bucket when it last asked.
+    pub held: Amount,
+    /// Its debt when it last asked.
+    pub debt: Amount,
+    /// The last value of its cumulative counter of used tokens.
+    pub used: u64,
+    /// The last value of its cumulative counter of returned tokens.
+    pub returned: Amount,
+    /// When it last asked.
+    pub seen: LedgerTime,
+    /// Since when it has waited without a break.
+    pub waiting_since: Option<LedgerTime>,
+    /// Its place among those who wait for counted tokens.
+    pub place: Option<Place>,
+}
+
+/// A place in the queue for counted tokens. Never a promise: it is confirmed when its holder comes back for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Lower numbers are served first.
+    pub number: u64,
+    /// Tokens set aside for it before those behind are served.
+    pub wants: u64,
+    /// Lost when its holder has not come back by then.
+    pub until: LedgerTime,
+}
+
+/// What one heartbeat's cells have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// The time of the answer.
+    pub now: LedgerTime,
+    /// The ledger's epoch.
+    pub epoch: u64,
+    /// The request's seq.
+    pub seq: u64,
+    /// The pace that the reply sets.
+    pub heartbeat: Span,
+    /// Whether the whole ledger recovers.
+    pub recovering: bool,
+    /// Whether the worker's target is zero.
+    pub evicted: bool,
+    /// The rules in force.
+    pub rules: Rules,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// The configuration in force.
+    pub config: CellConfig,
+    /// Tokens that nobody holds. Negative only by debt of holders that are gone.
+    pub free: Amount,
+    /// Up to where `free` has been minted.
+    pub at: LedgerTime,
+    /// Until when nothing is minted or granted anew.
+    pub recovering_until: Option<LedgerTime>,
+    /// Whether the configuration has dropped it; remembered until as good as new.
+    pub removed: bool,
+    /// How tokens are handed out.
+    pub kind: Kind,
+    /// All holders.
+    pub holders: BTreeMap<Holder, Holding>,
+    /// Strict grants and who waits for one, by id.
+    pub strict: BTreeMap<String, Strict>,
+    /// The number that the next place in the queue gets.
+    pub next_place: u64,
+    /// Tokens that holders and strict grants said they used, since the cell began.
+    pub used: u64,
+}
+
+impl Holding {
+    /// The lease that counts at `at`: the larger of both in each part; of each only while it lives.
+    fn counted_at(&self, at: LedgerTime, rules: Rules) -> (Share, Amount) {
+        let alive = |lease: &Option<Lease>| lease.filter(|lease| at < lease.expires);
+        let (acked, pending) = (alive(&self.acked), alive(&self.pending));
+        let acked =
+            if pending.is_some() && !rules.keeps(Rule::LowerOnAcknowledgement) { None } else { acked };
+        let share = acked
+            .map_or(Share::ZERO, |lease| lease.share)
+            .max(pending.map_or(Share::ZERO, |lease| lease.share));
+        let cap = acked
+            .map_or(Amount::ZERO, |lease| lease.cap)
+            .max(pending.map_or(Amount::ZERO, |lease| lease.cap));
+        (share, cap)
+    }
+
+    /// The part that counts in the sums at `at`.
+    pub fn counts(&self, at: LedgerTime) -> (Share, Amount) {
+        self.counted_at(at, Rules::ALL)
+    }
+
+    /// Whether any lease lives at `at`.
+    pub fn lives(&self, at: LedgerTime) -> bool {
+        [self.acked, self.pending].iter().flatten().any(|lease| at < lease.expires)
+    }
+
+    /// Whether it asked so lately that its demand means something.
+    pub fn is_current(&self, now: LedgerTime, lease: Span) -> bool {
+        now < self.seen + lease
+    }
+}
+
+/// What is out, and when the next part of it ends.
+struct Out {
+    share: Share,
+    cap: Amount,
+    next_expiry: Option<LedgerTime>,
+}
+
+impl Cell {
+    /// A cell that nobody holds anything of. It starts full unless something may be out that it doesn't know.
+    pub fn new(
+        now: LedgerTime,
+        config: CellConfig,
+        recovering_until: Option<LedgerTime>,
+        rules: Rules,
+    ) -> Cell {
+        let alone =
+            (!config.fresh && rules.keeps(Rule::RecoverWithoutMemory)).then(|| now + counted(LEASE_MAX));
+        let recovering_until = recovering_until.max(alone);
+        let free = if recovering_until.is_some() { Amount::ZERO } else { config.burst.at(now) };
+        Cell {
+            config,
+            free,
+            at: now,
+            recovering_until,
+            removed: false,
+            kind: Kind::Shares,
+            holders: BTreeMap::new(),
+            strict: BTreeMap::new(),
+            next_place: 0,
+            used: 0,
+        }
+    }
+
+    /// Takes on a new configuration. What is out stays counted.
+    pub fn reconfigure(&mut self, now: LedgerTime, config: CellConfig) {
+        self.config = config;
+        self.removed = false;
+        self.clip(now, Rules::ALL);
+    }
+
+    /// Drops all memory; grants nothing new before `until`.
+    pub fn forget(&mut self, now: LedgerTime, until: LedgerTime) {
+        self.free = Amount::ZERO;
+        self.at = self.at.max(now);
+        self.recovering_until = Some(until);
+        self.holders.clear();
+        self.strict.clear();
+    }
+
+    /// Whether the cell still waits for leases that it doesn't know.
+    pub fn is_recovering(&self, now: LedgerTime) -> bool {
+        self.recovering_until.is_some_and(|until| now < until)
+    }
+
+    /// Makes up for the time since the last message: leases end one by one, and tokens are minted between their ends.
+    pub fn advance(&mut self, now: LedgerTime, rules: Rules) {
+        while self.at < now {
+            let out = if rules.keeps(Rule::PiecewiseTime) {
+                self.out(self.at, rules)
+            } else {
+                self.out(now, rules)
+            };
+            let recovery = self.recovering_until.filter(|until| self.at < *until);
+            let mut stop = now;
+            if rules.keeps(Rule::PiecewiseTime) {
+                stop = stop.min(out.next_expiry.unwrap_or(now));
+            }
+            stop = stop.min(recovery.unwrap_or(now));
+            if recovery.is_none() {
+                let minted = self.config.rate.integral_nano(self.at, stop);
+                let part = i128::from(out.share.rest().ppb());
+                self.free += Amount(i128::try_from(minted).unwrap_or(i128::MAX).saturating_mul(part));
+            }
+            self.at = stop;
+            self.clip(stop, rules);
+        }
+        if !self.is_recovering(now) {
+            self.recovering_until = None;
+        }
+    }
+
+    /// All that may be acted on at `at`.
+    fn out(&self, at: LedgerTime, rules: Rules) -> Out {
+        let mut out = Out { share: Share::ZERO, cap: Amount::ZERO, next_expiry: None };
+        let mut expiry = |expires: LedgerTime| {
+            if at < expires {
+                out.next_expiry = Some(out.next_expiry.map_or(expires, |next| next.min(expires)));
+            }
+        };
+        for holding in self.holders.values() {
+            for lease in [holding.acked, holding.pending].iter().flatten() {
+                expiry(lease.expires);
+            }
+        }
+        for strict in self.strict.values() {
+            if let Some(expires) = strict.expires() {
+                expiry(expires);
+            }
+        }
+        for (holder, holding) in &self.holders {
+            if holder.borrowed && !rules.keeps(Rule::BorrowedCountsAtLender) {
+                continue;
+            }
+            let (share, cap) = holding.counted_at(at, rules);
+            out.share = out.share.saturating_add(share);
+            out.cap += cap;
+        }
+        if rules.keeps(Rule::StrictGrantsCount) {
+            out.cap += total(self.strict.values().map(|strict| strict.outstanding(at)));
+        }
+        out
+    }
+
+    /// All shares and caps that may be acted on at `at`, strict grants included.
+    pub fn outstanding(&self, at: LedgerTime) -> (Share, Amount) {
+        let out = self.out(at, Rules::ALL);
+        (out.share, out.cap)
+    }
+
+    /// Keeps `free` within the burst less what is out.
+    fn clip(&mut self, at: LedgerTime, rules: Rules) {
+        let room = (self.config.burst.at(at) - self.out(at, rules).cap).at_least_zero();
+        self.free = self.free.min(room);
+    }
+
+    /// Puts tokens back as far as there is room.
+    pub(crate) fn refund(&mut self, amount: Amount, at: LedgerTime, rules: Rules) {
+        self.free += amount.at_least_zero();
+        self.clip(at, rules);
+    }
+
+    /// Answers one report of a heartbeat. The cell must have been advanced to the turn's time.
+    pub fn heartbeat(&mut self, holder: Holder, report: &CellReport, turn: &Turn) -> CellOutcome {
+        self.take_in(holder, report, turn);
+        if self.removed {
+            return CellOutcome::Unknown;
+        }
+        let terms = if self.is_recovering(turn.now) {
+            self.confirm(holder, report, turn)
+        } else if turn.evicted {
+            LeaseTerms { share: Share::ZERO, cap: Amount::ZERO, tokens: Amount::ZERO, ..self.terms(turn) }
+        } else {
+            self.grant(holder, report, turn)
+        };
+        if let Some(holding) = self.holders.get_mut(&holder) {
+            holding.pending = Some(Lease {
+                seq: turn.seq,
+                share: terms.share,
+                cap: terms.cap,
+                tokens: terms.tokens,
+                expires: turn.now + counted_by(terms.duration, turn.rules),
+            });
+        }
+        self.clip(turn.now, turn.rules);
+        CellOutcome::Lease(terms)
+    }
+
+    /// Settles what the request acknowledges and takes its figures in.
+    fn take_in(&mut self, holder: Holder, report: &CellReport, turn: &Turn) {
+        let now = turn.now;
+        let recovering = self.is_recovering(now);
+        let first_sight = !self.holders.contains_key(&holder);
+        let rules = turn.rules;
+        let holding = self.holders.entry(holder).or_default();
+        let (_, cap_before) = holding.counted_at(now, rules);
+        let skipped = holding.settle(report, turn);
+        let (_, cap_after) = holding.counted_at(now, rules);
+        let mut refund = Amount::ZERO;
+        if !rules.keeps(Rule::SkippedTokensAreGone) {
+            refund += skipped;
+        }
+        if first_sight && rules.keeps(Rule::BaselineAtFirstSight) {
+            holding.used = report.used;
+            holding.returned = report.returned;
+        } else {
+            self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
+            let given_back = (report.returned - holding.returned).at_least_zero();
+            holding.used = holding.used.max(report.used);
+            holding.returned = holding.returned.max(report.returned);
+            // What comes back is paid for by the fall of the cap that counted it: tokens of a lease that has ended, or
+            // that the ledger never counted, find nothing to be paid from.
+            let paid = (cap_before - cap_after).at_least_zero();
+            let trusted = !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
+            refund += if trusted { given_back } else { given_back.min(paid) };
+        }
+        holding.take_figures(report, now);
+        if !recovering {
+            self.refund(refund, now, rules);
+        }
+    }
+
+    /// Usage without a heartbeat. The lease stays as it is.
+    pub fn report(&mut self, holder: Holder, report: &CellReport, epoch: u64, rules: Rules) {
+        let Some(holding) = self.holders.get_mut(&holder) else { return };
+        self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
+        holding.used = holding.used.max(report.used);
+        if rules.keeps(Rule::SettleByNewerSeq) {
+            return;
+        }
+        let names = |lease: &Option<Lease>| {
+            report.acting.is_some_and(|acting| {
+                lease.is_some_and(|lease| acting.name == LeaseName { epoch, seq: lease.seq })
+            })
+        };
+        if names(&holding.acked) {
+            let skipped = holding.pending.take().map_or(Amount::ZERO, |lease| lease.tokens);
+            self.refund(skipped, self.at, rules);
+        } else if names(&holding.pending) {
+            holding.acked = holding.pending.take();
+        }
+    }
+
+    /// The holder has stopped: nothing of it counts any more. `report` carries its last counters.
+    pub fn release(&mut self, holder: Holder, report: Option<&CellReport>, recovering: bool) {
+        let at = self.at;
+        let Some(holding) = self.holders.remove(&holder) else { return };
+        let (_, cap) = holding.counts(at);
+        let mut refund = -holding.debt;
+        if let Some(report) = report {
+            self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
+            refund =
+                (report.returned - holding.returned).at_least_zero().min(cap) - report.debt.at_least_zero();
+        }
+        if !recovering && !self.is_recovering(at) {
+            self.free += refund;
+        }
+        self.clip(at, Rules::ALL);
+    }
+
+    /// Drops holders that are gone, and puts their debt on everybody.
+    pub fn sweep(&mut self, now: LedgerTime, known: impl Fn(&Holder) -> bool) {
+        let mut debt = Amount::ZERO;
+        self.holders.retain(|holder, holding| {
+            let keep = known(holder) || holding.lives(now);
+            if !keep {
+                debt += holding.debt;
+            }
+            keep
+        });
+        self.free -= debt;
+        self.strict.retain(|_, strict| !strict.is_forgotten(now));
+    }
+
+    /// Whether creating the cell anew would make no difference: nothing is out and the burst has refilled.
+    pub fn is_as_new(&self) -> bool {
+        let out = self.out(self.at, Rules::ALL);
+        out.cap == Amount::ZERO
+            && out.share == Share::ZERO
+            && self.free >= self.config.burst.at(self.at)
+            && self.recovering_until.is_none()
+    }
+
+    fn terms(&self, turn: &Turn) -> LeaseTerms {
+        LeaseTerms {
+            share: Share::ZERO,
+            cap: Amount::ZERO,
+            tokens: Amount::ZERO,
+            duration: self.config.lease,
+            rate: self.config.rate,
+            burst: whole_tokens(self.config.burst.source.max(self.config.burst.target)),
+            confirm: false,
+            due: None,
+        }
+        .with_burst_at(self.config.burst_tokens(turn.now))
+    }
+
+    /// In recovery: at most what this very request claims, so that work goes on without anything new being lent.
+    fn confirm(&self, holder: Holder, report: &CellReport, turn: &Turn) -> LeaseTerms {
+        let mut share = report.acting.map_or(Share::ZERO, |acting| acting.share);
+        let mut cap = report.acting.map_or(Amount::ZERO, |acting| acting.cap).at_least_zero();
+        if !turn.rules.keeps(Rule::ConfirmOnlyClaim)
+            && let Some(holding) = self.holders.get(&holder)
+        {
+            let (counted_share, counted_cap) =
+                (holding.claimed_share(turn.now), holding.claimed_cap(turn.now));
+            share = share.max(counted_share);
+            cap = cap.max(counted_cap);
+        }
+        let cap = cap.min(self.config.burst.at(turn.now)).floor_to_milli();
+        let due = self.recovering_until.map(|until| until.since(turn.now));
+        LeaseTerms { share, cap, confirm: true, due, ..self.terms(turn) }
+    }
+
+    /// Gives what allocation wants, as far as the two sums allow.
+    fn grant(&mut self, holder: Holder, report: &CellReport, turn: &Turn) -> LeaseTerms {
+        let now = turn.now;
+        let wish = alloc_share::wish(self, holder, report, turn);
+        let (own_share, own_cap) = match self.holders.get(&holder) {
+            Some(holding) if !holder.borrowed || turn.rules.keeps(Rule::BorrowedCountsAtLender) => {
+                holding.counted_at(now, turn.rules)
+            }
+            _ => (Share::ZERO, Amount::ZERO),
+        };
+        let out = self.out(now, turn.rules);
+        let share = wish.share.min(out.share.saturating_sub(own_share).rest());
+        let held = report.held.at_least_zero();
+        let tokens = wish.tokens.min(self.free).at_least_zero().floor_to_milli();
+        self.free -= tokens;
+        // The cap may take up whatever neither others nor `free` count, within the smallest burst of the lease's time.
+        let end = now + counted_by(self.config.lease, turn.rules);
+        let burst = if turn.rules.keeps(Rule::CapsFollowBurst) {
+            self.config.burst.min_over(now, end)
+        } else {
+            self.config.burst.at(now)
+        };
+        let others = out.cap - own_cap;
+        let room = (burst - others - self.free.at_least_zero()).at_least_zero();
+        let cap = wish.cap.min(room).max(tokens.min(room)).floor_to_milli();
+        debug_assert!(held >= Amount::ZERO);
+        if let Some(holding) = self.holders.get_mut(&holder) {
+            holding.place = wish.place;
+        }
+        LeaseTerms { share, cap, tokens: tokens.min(cap), due: wish.due, ..self.terms(turn) }
+    }
+
+    /// Mixes the sums into a fingerprint.
+    pub fn fingerprint(&self, digest: &mut Digest) {
+        digest.wide(self.free.0);
+        digest.number(self.at.0);
+        digest.number(self.holders.len() as u64);
+    }
+}
+
+impl LeaseTerms {
+    fn with_burst_at(self, burst: u64) -> LeaseTerms {
+        LeaseTerms { burst, ..self }
+    }
+}
+
+impl Holding {
+    /// Settles by what a newer request acts on, and returns the tokens of a reply that was skipped.
+    fn settle(&mut self, report: &CellReport, turn: &Turn) -> Amount {
+        let matches = |lease: &Lease, name: LeaseName| {
+            lease.seq == name.seq && (name.epoch == turn.epoch || !turn.rules.keeps(Rule::EpochInName))
+        };
+        let Some(acting) = report.acting else {
+            // It acts on nothing, and applies nothing but the reply to this request.
+            let skipped = self.pending.take().map_or(Amount::ZERO, |lease| lease.tokens);
+            self.acked = None;
+            return skipped;
+        };
+        let mut skipped = Amount::ZERO;
+        match (self.acked, self.pending) {
+            (_, Some(pending)) if matches(&pending, acting.name) => {
+                self.acked = self.pending.take();
+            }
+            (Some(acked), pending) if matches(&acked, acting.name) => {
+                self.pending = None;
+                skipped = pending.map_or(Amount::ZERO, |lease| lease.tokens);
+            }
+            _ if acting.name.epoch != turn.epoch => {
+                // A lease of another ledger has ended, or recovery confirms it; ours were not applied.
+                self.acked = None;
+                self.pending = None;
+            }
+            (acked, pending) => self.acked = merged(acked, pending.or(acked)),
+        }
+        if let Some(acked) = &mut self.acked {
+            acked.share = acked.share.min(acting.share);
+            acked.cap = acked.cap.min(acting.cap.at_least_zero());
+        }
+        skipped
+    }
+
+    fn take_figures(&mut self, report: &CellReport, now: LedgerTime) {
+        self.demand = report.demand;
+        self.waiting = report.waiting;
+        self.largest = report.largest.max(1);
+        self.held = report.held.at_least_zero();
+        self.debt = report.debt.at_least_zero();
+        self.seen = now;
+        self.waiting_since = match (report.waiting, self.waiting_since) {
+            (0, _) => None,
+            (_, since) => since.or(Some(now)),
+        };
+    }
+
+    fn claimed_share(&self, now: LedgerTime) -> Share {
+        self.counts(now).0
+    }
+
+    fn claimed_cap(&self, now: LedgerTime) -> Amount {
+        self.counts(now).1
+    }
+}
+
+/// Neither lease is named by a request that should name one of them: count the larger in each part, to the later end.
+fn merged(a: Option<Lease>, b: Option<Lease>) -> Option<Lease> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(Lease {
+            seq: a.seq.max(b.seq),
+            share: a.share.max(b.share),
+            cap: a.cap.max(b.cap),
+            tokens: Amount::ZERO,
+            expires: a.expires.max(b.expires),
+        }),
+        (a, b) => a.or(b),
+    }
+}
+
+/// How long the ledger counts a lease.
+fn counted_by(duration: Span, rules: Rules) -> Span {
+    if rules.keeps(Rule::WorkerStopsFirst) { counted(duration) } else { duration }
+}

@@ -1,0 +1,315 @@
+//! Strict permits: taken one by one from the ledger by whoever can't hold a lease.
+//!
+//! A granted permit is a small lease: it counts in the sum of caps until its use is reported or it has surely expired.
+//! One that can't be granted at once gets a place in the queue, and nothing else: it is granted when its turn has come
+//! and its owner (or, for those who can't come back, the ledger's own timer) asks again.
+
+use super::alloc_share::{central_time, waiting_before};
+use super::cell::{Cell, Place};
+use crate::limit::{CellKey, LEASE_MAX, counted};
+use crate::rules::{Rule, Rules};
+use crate::units::{Amount, LedgerTime, Span};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// The most strict permits that one cell remembers: waiting, granted, and ended ones that a repeated request may ask for.
+pub const STRICT_MAX: usize = 1_000;
+/// How long a place is kept for somebody who should come back for it.
+const PLACE_GRACE: Span = Span::from_secs(10);
+/// How long a place is kept for somebody whom the ledger serves by itself.
+const AUTO_WAIT_MAX: Span = Span::from_secs(24 * 3600);
+/// The ledger's own timer never fires more often than this.
+const TICK_MIN: Span = Span::from_millis(200);
+/// The ledger's own timer looks again after this when it can't say when tokens will be there.
+const TICK_UNSURE: Span = Span::from_secs(1);
+
+/// Somebody wants one strict permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// Names the request: the same id gets the same permit again, never a second one.
+    pub id: String,
+    /// Who asks, for people.
+    pub client: String,
+    /// From which cell.
+    pub key: CellKey,
+    /// How many tokens, at least one.
+    pub cost: u64,
+    /// How long the permit may be used.
+    pub lease: Span,
+    /// Whether the ledger grants it by itself when its turn has come, for those who can't ask again.
+    pub auto: bool,
+}
+
+/// What became of a strict permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// The permit.
+    pub id: String,
+    /// Its cell.
+    pub key: CellKey,
+    /// Tokens used of it, at most its cost. What is left goes back.
+    pub used: u64,
+}
+
+/// The answer to an [`Acquire`] or a [`Settle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcquireOutcome {
+    /// Granted: may be used for `lease`, counted from before the request was sent.
+    Granted {
+        /// How long.
+        lease: Span,
+    },
+    /// A place in the queue. Come back with the same id after `due`, or lose it.
+    Queued {
+        /// Tokens wanted by those who are served earlier.
+        ahead: u64,
+        /// When to come back; `None` when nothing is minted at present.
+        due: Option<Span>,
+    },
+    /// The permit has ended: it was used, given back, or expired.
+    Ended(Ended),
+    /// No permit, and no waiting helps: the cost is above the burst.
+    CostAboveBurst {
+        /// The burst now.
+        burst: u64,
+    },
+    /// No such limit, meter or tier.
+    UnknownLimit,
+    /// No such permit.
+    UnknownId,
+    /// The queue is full.
+    QueueFull,
+}
+
+/// How a strict permit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Its use was reported.
+    Used,
+    /// All of it came back.
+    Released,
+    /// Nothing was said in time; it counts as used.
+    Expired,
+    /// Nobody came back for its place.
+    Abandoned,
+}
+
+/// One strict permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strict {
+    /// Who asked.
+    pub client: String,
+    /// Tokens.
+    pub cost: u64,
+    /// How long it may be used once granted.
+    pub lease: Span,
+    /// Whether the ledger serves it by itself.
+    pub auto: bool,
+    /// When it was first asked for.
+    pub since: LedgerTime,
+    /// Where it stands.
+    pub stage: Stage,
+}
+
+/// Where a strict permit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Has a place.
+    Waiting(Place),
+    /// May be used, and counts, until `expires`.
+    Granted {
+        /// When it was granted.
+        at: LedgerTime,
+        /// From here on it can't be used.
+        expires: LedgerTime,
+    },
+    /// Is remembered, so that a repeated request isn't a new one.
+    Over {
+        /// How it ended.
+        how: Ended,
+        /// When it is forgotten.
+        forget: LedgerTime,
+    },
+}
+
+/// A strict permit that was granted or has ended, for the `grants` query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantRecord {
+    /// The permit.
+    pub id: String,
+    /// Who asked.
+    pub client: String,
+    /// Its cell.
+    pub key: CellKey,
+    /// Tokens.
+    pub cost: u64,
+    /// How it ended.
+    pub how: Ended,
+    /// When.
+    pub at: LedgerTime,
+}
+
+impl Strict {
+    pub(super) fn expires(&self) -> Option<LedgerTime> {
+        match self.stage {
+            Stage::Granted { expires, .. } => Some(expires),
+            Stage::Waiting(_) | Stage::Over { .. } => None,
+        }
+    }
+
+    pub(super) fn outstanding(&self, at: LedgerTime) -> Amount {
+        match self.stage {
+            Stage::Granted { expires, .. } if at < expires => Amount::tokens(self.cost),
+            _ => Amount::ZERO,
+        }
+    }
+
+    /// Its place, while it waits.
+    pub fn place(&self) -> Option<&Place> {
+        match &self.stage {
+            Stage::Waiting(place) => Some(place),
+            Stage::Granted { .. } | Stage::Over { .. } => None,
+        }
+    }
+
+    pub(super) fn is_forgotten(&self, now: LedgerTime) -> bool {
+        matches!(self.stage, Stage::Over { forget, .. } if forget <= now)
+    }
+}
+
+impl Cell {
+    pub(super) fn acquire(&mut self, now: LedgerTime, acquire: Acquire, rules: Rules) -> AcquireOutcome {
+        let known = self.strict.get(&acquire.id).map(|strict| (strict.stage, strict.lease));
+        let place = match known {
+            Some((Stage::Granted { expires, .. }, lease)) if now < expires => {
+                return AcquireOutcome::Granted { lease };
+            }
+            Some((Stage::Granted { .. }, _)) => return AcquireOutcome::Ended(Ended::Expired),
+            Some((Stage::Over { how, .. }, _)) => return AcquireOutcome::Ended(how),
+            Some((Stage::Waiting(place), _)) => Some(place),
+            None if self.strict.len() >= STRICT_MAX => return AcquireOutcome::QueueFull,
+            None => None,
+        };
+        let burst = self.config.burst_tokens(now);
+        if acquire.cost > burst {
+            self.strict.remove(&acquire.id);
+            return AcquireOutcome::CostAboveBurst { burst };
+        }
+        let cost = Amount::tokens(acquire.cost);
+        let ahead = waiting_before(self, place.map(|place| place.number), now);
+        let usable = self.free - Amount::tokens(ahead);
+        let grantable = usable >= cost && !self.is_recovering(now);
+        let (out, _) = self.outstanding(now);
+        let due = if self.is_recovering(now) {
+            self.recovering_until.map(|until| until.since(now))
+        } else {
+            central_time(self, now, cost - usable, out)
+        };
+        let promised = !rules.keeps(Rule::ReservationsConfirm);
+        let stage = if grantable || promised {
+            self.free -= cost;
+            Stage::Granted { at: now, expires: now + counted(acquire.lease) }
+        } else {
+            let number = place.map_or_else(
+                || {
+                    self.next_place += 1;
+                    self.next_place
+                },
+                |place| place.number,
+            );
+            let kept = if acquire.auto { AUTO_WAIT_MAX } else { due.unwrap_or(TICK_UNSURE) + PLACE_GRACE };
+            Stage::Waiting(Place { number, wants: acquire.cost, until: now + kept })
+        };
+        let lease = acquire.lease;
+        let since = self.strict.get(&acquire.id).map_or(now, |strict| strict.since);
+        let strict =
+            Strict { client: acquire.client, cost: acquire.cost, lease, auto: acquire.auto, since, stage };
+        self.strict.insert(acquire.id, strict);
+        if grantable { AcquireOutcome::Granted { lease } } else { AcquireOutcome::Queued { ahead, due } }
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        now: LedgerTime,
+        settle: &Settle,
+        records: &mut Vec<GrantRecord>,
+    ) -> AcquireOutcome {
+        let Some(strict) = self.strict.get_mut(&settle.id) else { return AcquireOutcome::UnknownId };
+        let used = settle.used.min(strict.cost);
+        let how = match strict.stage {
+            Stage::Granted { expires, .. } if now >= expires => Ended::Expired,
+            Stage::Granted { .. } if used > 0 => Ended::Used,
+            Stage::Granted { .. } => Ended::Released,
+            Stage::Waiting(_) => Ended::Abandoned,
+            Stage::Over { how, .. } => return AcquireOutcome::Ended(how),
+        };
+        let back = if how == Ended::Used || how == Ended::Released { strict.cost - used } else { 0 };
+        strict.stage = Stage::Over { how, forget: now + LEASE_MAX };
+        let record = GrantRecord {
+            id: settle.id.clone(),
+            client: strict.client.clone(),
+            key: settle.key.clone(),
+            cost: strict.cost,
+            how,
+            at: now,
+        };
+        records.push(record);
+        self.used = self.used.saturating_add(used);
+        if !self.is_recovering(now) {
+            self.refund(Amount::tokens(back), now, Rules::ALL);
+        }
+        AcquireOutcome::Ended(how)
+    }
+
+    /// Ends what has run out, and grants to those whom the ledger serves by itself, in their order.
+    pub(super) fn serve(&mut self, now: LedgerTime, records: &mut Vec<GrantRecord>) {
+        if self.strict.is_empty() {
+            return;
+        }
+        for (id, strict) in &mut self.strict {
+            let how = match strict.stage {
+                Stage::Granted { expires, .. } if expires <= now => Ended::Expired,
+                Stage::Waiting(place) if place.until < now => Ended::Abandoned,
+                _ => continue,
+            };
+            if how == Ended::Expired {
+                self.used = self.used.saturating_add(strict.cost);
+            }
+            strict.stage = Stage::Over { how, forget: now + LEASE_MAX };
+            let (id, client, key) = (id.clone(), strict.client.clone(), self.config.key.clone());
+            records.push(GrantRecord { id, client, key, cost: strict.cost, how, at: now });
+        }
+        while !self.is_recovering(now)
+            && !self.removed
+            && let Some((id, cost, lease, number)) = self.first_auto()
+        {
+            let usable = self.free - Amount::tokens(waiting_before(self, Some(number), now));
+            if usable < Amount::tokens(cost) {
+                break;
+            }
+            self.free -= Amount::tokens(cost);
+            if let Some(strict) = self.strict.get_mut(&id) {
+                strict.stage = Stage::Granted { at: now, expires: now + counted(lease) };
+            }
+        }
+    }
+
+    fn first_auto(&self) -> Option<(String, u64, Span, u64)> {
+        let waiting = self.strict.iter().filter(|(_, strict)| strict.auto);
+        let placed =
+            waiting.filter_map(|(id, strict)| strict.place().map(|place| (id, strict, place.number)));
+        let first = placed.min_by_key(|(_, _, number)| *number)?;
+        Some((first.0.clone(), first.1.cost, first.1.lease, first.2))
+    }
+
+    pub(super) fn next_due(&self, now: LedgerTime) -> Option<LedgerTime> {
+        let (_, cost, _, number) = self.first_auto()?;
+        if let Some(until) = self.recovering_until {
+            return Some(until);
+        }
+        let usable = self.free - Amount::tokens(waiting_before(self, Some(number), now));
+        let (out, _) = self.outstanding(now);
+        let due = central_time(self, now, Amount::tokens(cost) - usable, out).unwrap_or(TICK_UNSURE);
+        Some(now + Span(due.0.max(TICK_MIN.0)))
+    }
+}

@@ -1,0 +1,125 @@
+//! What a ledger shows: figures for queries, tables and metrics, all read from the one state.
+
+use super::alloc_share::{Kind, KindReason, kind_reason, waiting};
+use super::cell::Cell;
+use super::{Ledger, Span};
+use crate::limit::CellKey;
+use crate::message::Incarnation;
+use crate::units::{Amount, LedgerTime, Share};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// One cell, for people and scripts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellView {
+    /// Which cell.
+    pub key: CellKey,
+    /// The rate now, in millionths of a token a second.
+    pub rate_micro: u64,
+    /// The rate that a ramp goes to, likewise.
+    pub target_micro: u64,
+    /// When the ramp ends, while one is under way.
+    pub ramp_ends: Option<LedgerTime>,
+    /// The burst now, in whole tokens.
+    pub burst: u64,
+    /// Tokens that nobody holds.
+    pub free: Amount,
+    /// Shares that are out.
+    pub share: Share,
+    /// Caps that are out.
+    pub cap: Amount,
+    /// How tokens are handed out.
+    pub kind: Kind,
+    /// The figures behind that.
+    pub reason: KindReason,
+    /// Tokens used since the cell began.
+    pub used: u64,
+    /// Tokens wanted and not there.
+    pub waiting: u64,
+    /// Until when it recovers.
+    pub recovering_until: Option<LedgerTime>,
+    /// Whether it is only remembered.
+    pub removed: bool,
+    /// Who holds.
+    pub holders: Vec<HolderView>,
+}
+
+/// One holder of a cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderView {
+    /// The process.
+    pub incarnation: Incarnation,
+    /// Its name for people.
+    pub worker: String,
+    /// Whether it borrows.
+    pub borrowed: bool,
+    /// The share that counts for it.
+    pub share: Share,
+    /// The cap that counts for it.
+    pub cap: Amount,
+    /// When the last of what it may act on ends.
+    pub expires: Option<LedgerTime>,
+    /// Whether it has said which lease it acts on.
+    pub acknowledged: bool,
+    /// Wanted tokens a second, in millionths.
+    pub demand: u64,
+    /// Tokens that its waiters want.
+    pub waiting: u64,
+    /// Since when.
+    pub waiting_since: Option<LedgerTime>,
+    /// When it last asked.
+    pub seen: LedgerTime,
+}
+
+impl Ledger {
+    /// All cells as of the ledger's latest time. Minting since then is not counted: a query changes nothing.
+    pub fn view(&self) -> Vec<CellView> {
+        let (heartbeat, _) = self.pace();
+        self.state().cells.values().map(|cell| self.view_cell(cell, heartbeat)).collect()
+    }
+
+    fn view_cell(&self, cell: &Cell, heartbeat: Span) -> CellView {
+        let now = self.state().now;
+        let (share, cap) = cell.outstanding(now);
+        let holders = cell.holders.iter().map(|(holder, holding)| {
+            let (share, cap) = holding.counts(now);
+            let leases = [holding.acked, holding.pending];
+            let worker = self.state().workers.get(&holder.incarnation);
+            HolderView {
+                incarnation: holder.incarnation,
+                worker: worker.map(|worker| worker.name.clone()).unwrap_or_default(),
+                borrowed: holder.borrowed,
+                share,
+                cap,
+                expires: leases
+                    .iter()
+                    .flatten()
+                    .map(|lease| lease.expires)
+                    .filter(|expires| now < *expires)
+                    .max(),
+                acknowledged: holding.pending.is_none(),
+                demand: holding.demand,
+                waiting: holding.waiting,
+                waiting_since: holding.waiting_since,
+                seen: holding.seen,
+            }
+        });
+        CellView {
+            key: cell.config.key.clone(),
+            rate_micro: cell.config.rate.at(now).micro_per_second(),
+            target_micro: cell.config.rate.target.micro_per_second(),
+            ramp_ends: Some(cell.config.rate.end.max(cell.config.burst.end)).filter(|end| now < *end),
+            burst: cell.config.burst_tokens(now),
+            free: cell.free,
+            share,
+            cap,
+            kind: cell.kind,
+            reason: kind_reason(cell, now, heartbeat),
+            used: cell.used,
+            waiting: waiting(cell, now),
+            recovering_until: cell.recovering_until.filter(|until| now < *until),
+            removed: cell.removed,
+            holders: holders.collect(),
+        }
+    }
+}

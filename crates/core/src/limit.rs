@@ -1,0 +1,272 @@
+//! What a limit is, and which values it may have.
+
+use crate::curve::{BURST_MAX, BurstCurve, PERIOD_MAX, PERIOD_MIN, RAMP_MAX, RATE_COUNT_MAX, RateCurve};
+use crate::units::{Amount, LedgerTime, Span};
+use alloc::string::{String, ToString};
+use core::fmt;
+
+/// The longest lease there can be. A ledger that lost its memory waits this long (plus allowances) before it grants
+/// anything new, so it is a constant of the protocol: what one ledger granted, the next one must outwait.
+pub const LEASE_MAX: Span = Span::from_secs(120);
+/// The shortest lease: below this the allowance for clocks would be most of it.
+pub const LEASE_MIN: Span = Span::from_secs(2);
+/// How far the ledger's clock may step forward, and wall time may run ahead of elapsed time, without harm.
+pub const MARGIN: Span = Span::from_secs(1);
+/// The longest name of a limit, a worker, a client or a grant, in bytes: names are stored per holder.
+pub const NAME_BYTES_MAX: usize = 200;
+/// The longest name of a meter or tier, in bytes.
+pub const LABEL_BYTES_MAX: usize = 64;
+
+/// How long the ledger counts a lease of `duration`, from granting: 1% for clocks that disagree, and the margin.
+pub fn counted(duration: Span) -> Span {
+    duration + duration.scale_ceil(1, 100) + MARGIN
+}
+
+/// What a lease belongs to: one meter of one limit, in one tier.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellKey {
+    /// The limit's name, as operators write it: `openai/gpt-4o`.
+    pub limit: String,
+    /// The dimension that is counted: `requests`.
+    pub meter: String,
+    /// The priority class: `default`.
+    pub tier: String,
+}
+
+impl CellKey {
+    /// The meter of a limit that names none.
+    pub const METER: &'static str = "requests";
+    /// The tier of a limit that has one only.
+    pub const TIER: &'static str = "default";
+
+    /// The only cell of a limit with one meter and one tier.
+    pub fn of(limit: &str) -> CellKey {
+        CellKey { limit: limit.to_string(), meter: Self::METER.to_string(), tier: Self::TIER.to_string() }
+    }
+}
+
+impl fmt::Display for CellKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.limit)?;
+        if self.meter != Self::METER || self.tier != Self::TIER {
+            write!(f, " [{} {}]", self.meter, self.tier)?;
+        }
+        Ok(())
+    }
+}
+
+/// A version of the configuration: greater means newer, also after the config workflow has been created anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// When the run that numbers began, in microseconds since the Unix epoch.
+    pub run: u64,
+    /// Counts the changes of that run, from one.
+    pub n: u64,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.run, self.n)
+    }
+}
+
+/// One cell's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellConfig {
+    /// Which cell.
+    pub key: CellKey,
+    /// Tokens per time.
+    pub rate: RateCurve,
+    /// The most tokens that may be used at once.
+    pub burst: BurstCurve,
+    /// How long a worker may act on one reply: from [`LEASE_MIN`] to [`LEASE_MAX`].
+    pub lease: Span,
+    /// Whether nobody can hold a lease of it from elsewhere. `false` for a limit that moved here from another group: it
+    /// then recovers alone, and grants nothing new for the longest lease.
+    pub fresh: bool,
+}
+
+/// A value outside of its range: names the field, the value given and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfRange {
+    /// The field, as the user writes it.
+    pub field: &'static str,
+    /// What was given.
+    pub given: String,
+    /// What is allowed.
+    pub allowed: &'static str,
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, allowed: {}", self.field, self.given, self.allowed)
+    }
+}
+
+impl core::error::Error for OutOfRange {}
+
+fn out_of_range(field: &'static str, given: impl ToString, allowed: &'static str) -> OutOfRange {
+    OutOfRange { field, given: given.to_string(), allowed }
+}
+
+/// Shortens what is quoted in an error, so that a huge input doesn't come back whole.
+fn quoted(text: &str) -> String {
+    let short: String = text.chars().take(40).collect();
+    let dots = if short.len() < text.len() { "…" } else { "" };
+    alloc::format!("{short:?}{dots} ({} bytes)", text.len())
+}
+
+/// Checks the name of a limit, worker, client or grant: any text of 1 to 200 bytes without control characters and
+/// without blanks at its ends. Names are compared byte by byte: `A` and `a` differ, and so do two spellings of `ï`.
+///
+/// # Errors
+/// [`OutOfRange`] with `field` as given.
+pub fn check_name(field: &'static str, name: &str) -> Result<(), OutOfRange> {
+    const ALLOWED: &str = "1 to 200 bytes of text, no control characters, no blanks at the ends";
+    if name.is_empty()
+        || name.len() > NAME_BYTES_MAX
+        || name.chars().any(char::is_control)
+        || name.trim() != name
+    {
+        return Err(out_of_range(field, quoted(name), ALLOWED));
+    }
+    Ok(())
+}
+
+/// Checks the name of a meter or tier: 1 to 64 of `a-z`, `0-9`, `_`, `-`.
+///
+/// # Errors
+/// [`OutOfRange`] with `field` as given.
+pub fn check_label(field: &'static str, label: &str) -> Result<(), OutOfRange> {
+    const ALLOWED: &str = "1 to 64 of a-z, 0-9, _ and -";
+    let good = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
+    if label.is_empty() || label.len() > LABEL_BYTES_MAX || !label.bytes().all(good) {
+        return Err(out_of_range(field, quoted(label), ALLOWED));
+    }
+    Ok(())
+}
+
+/// Checks the count of a rate, as a user states it. Zero is allowed: it mints nothing, so after the burst everything is
+/// refused for ever.
+///
+/// # Errors
+/// [`OutOfRange`] for field `rate`.
+pub fn check_rate(count: u64, period: Span) -> Result<(), OutOfRange> {
+    if count > RATE_COUNT_MAX {
+        return Err(out_of_range("rate", count, "0 to 1000000000000 per period"));
+    }
+    if period < PERIOD_MIN || period > PERIOD_MAX {
+        return Err(out_of_range("period", alloc::format!("{} ms", period.millis()), "1 ms to 366 days"));
+    }
+    Ok(())
+}
+
+/// Checks a burst, as a user states it. Zero is allowed: it refuses everything.
+///
+/// # Errors
+/// [`OutOfRange`] for field `burst`.
+pub fn check_burst(burst: u64) -> Result<(), OutOfRange> {
+    if burst > BURST_MAX {
+        return Err(out_of_range("burst", burst, "0 to 1000000000000000 tokens"));
+    }
+    Ok(())
+}
+
+/// Checks the duration of a lease.
+///
+/// # Errors
+/// [`OutOfRange`] for field `lease`.
+pub fn check_lease(lease: Span) -> Result<(), OutOfRange> {
+    if lease < LEASE_MIN || lease > LEASE_MAX {
+        return Err(out_of_range("lease", alloc::format!("{} ms", lease.millis()), "2 s to 120 s"));
+    }
+    Ok(())
+}
+
+/// Checks the duration of a ramp.
+///
+/// # Errors
+/// [`OutOfRange`] for field `ramp`.
+pub fn check_ramp(ramp: Span) -> Result<(), OutOfRange> {
+    if ramp > RAMP_MAX {
+        return Err(out_of_range("ramp", alloc::format!("{} ms", ramp.millis()), "0 to 24 h"));
+    }
+    Ok(())
+}
+
+impl CellConfig {
+    /// A limit with a constant rate and burst and one cell.
+    pub fn constant(limit: &str, rate: crate::curve::Rate, burst: u64, lease: Span) -> CellConfig {
+        CellConfig {
+            key: CellKey::of(limit),
+            rate: RateCurve::constant(rate),
+            burst: BurstCurve::constant(burst),
+            lease,
+            fresh: true,
+        }
+    }
+
+    /// Checks every field, also those that come from another program.
+    ///
+    /// # Errors
+    /// The first field that is out of its range.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        check_name("limit", &self.key.limit)?;
+        check_label("meter", &self.key.meter)?;
+        check_label("tier", &self.key.tier)?;
+        for rate in [self.rate.source, self.rate.target] {
+            check_rate(rate.micro_tokens.div_ceil(1_000_000), rate.period)?;
+        }
+        for burst in [self.burst.source, self.burst.target] {
+            check_burst(u64::try_from(burst.whole()).unwrap_or(u64::MAX))?;
+        }
+        check_window(self.rate.start, self.rate.end)?;
+        check_window(self.burst.start, self.burst.end)?;
+        check_lease(self.lease)
+    }
+
+    /// The burst now, in whole tokens: a larger cost can never be granted.
+    pub fn burst_tokens(&self, now: LedgerTime) -> u64 {
+        whole_tokens(self.burst.at(now))
+    }
+}
+
+fn check_window(start: LedgerTime, end: LedgerTime) -> Result<(), OutOfRange> {
+    if end < start {
+        return Err(out_of_range("ramp", "an end before its start", "an end at or after the start"));
+    }
+    check_ramp(end.since(start))
+}
+
+/// Whole tokens of a non-negative amount.
+pub(crate) fn whole_tokens(amount: Amount) -> u64 {
+    u64::try_from(amount.whole()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn errors_name_field_value_and_range() {
+        let error = check_rate(2_000_000_000_000, Span::from_secs(1)).unwrap_err();
+        assert_eq!(error.to_string(), "rate is 2000000000000, allowed: 0 to 1000000000000 per period");
+        let error = check_name("worker", &"x".repeat(10_240)).unwrap_err();
+        assert!(error.to_string().len() < 200, "{error}");
+        assert!(check_rate(1, Span::ZERO).unwrap_err().to_string().starts_with("period is 0 ms"));
+    }
+
+    #[test]
+    fn odd_names_are_keys_of_their_own_or_refused() {
+        for good in ["2001:db8::1", "a b", "naïve", "nai\u{308}ve", "имя", "🚦", "../x", "%2F", "A", "a"]
+        {
+            assert!(check_name("limit", good).is_ok(), "{good}");
+        }
+        for bad in ["", " a", "a\n", "a\0b", &"x".repeat(1000)] {
+            assert!(check_name("limit", bad).is_err(), "{bad:?}");
+        }
+        assert_ne!(CellKey::of("naïve"), CellKey::of("nai\u{308}ve"));
+    }
+}

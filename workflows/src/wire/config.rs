@@ -1,0 +1,383 @@
+//! What operators say: limits, changes with their ramps, and what the coordinator is configured with.
+
+use super::Unreadable;
+use serde::{Deserialize, Serialize};
+use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
+use tollgate_core::ledger::{Configure, Settings};
+use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_label, check_lease, check_name, check_ramp, check_rate};
+use tollgate_core::units::{Amount, LedgerTime, Span};
+
+/// How long a change ramps when it doesn't say.
+pub const RAMP_DEFAULT: Span = Span::from_secs(60);
+/// How long a lease lasts when its limit doesn't say: three heartbeats of the longest kind that small fleets get.
+pub const LEASE_DEFAULT: Span = Span::from_secs(15);
+
+/// A rate as people state it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateJson {
+    /// Tokens per period.
+    pub count: u64,
+    /// The period; a second if missing.
+    #[serde(default = "second")]
+    pub period_ms: u64,
+}
+
+fn second() -> u64 {
+    1_000
+}
+
+impl RateJson {
+    /// Checks the range.
+    ///
+    /// # Errors
+    /// [`Unreadable`] naming `rate` or `period`.
+    pub fn check(self) -> Result<Rate, Unreadable> {
+        let period = Span::from_millis(self.period_ms);
+        check_rate(self.count, period)?;
+        Ok(Rate::new(self.count, period))
+    }
+}
+
+/// A limit as an operator wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitJson {
+    /// Its name.
+    pub name: String,
+    /// Tokens per time.
+    pub rate: RateJson,
+    /// The most tokens used at once. If missing: what the rate brings in one second, at least one; the whole count for
+    /// periods of a minute and more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+    /// How long a worker may act on one answer; 15 s if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
+    /// `true` when the limit was used in another group until now: it then waits for the leases of that group to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moved: bool,
+}
+
+impl LimitJson {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Unreadable`] naming the limit and the field.
+    pub fn check(&self) -> Result<(), Unreadable> {
+        check_name("name", &self.name)?;
+        let of = |error: Unreadable| Unreadable::of(&format!("limit {:?}", self.name), error);
+        self.rate.check().map_err(of)?;
+        check_burst(self.burst_or_default()).map_err(|error| of(error.into()))?;
+        check_lease(self.lease()).map_err(|error| of(error.into()))
+    }
+
+    /// The burst, given or by default; never below one when the rate isn't zero.
+    pub fn burst_or_default(&self) -> u64 {
+        self.burst.unwrap_or_else(|| default_burst(self.rate))
+    }
+
+    /// The lease, given or by default.
+    pub fn lease(&self) -> Span {
+        self.lease_ms.map_or(LEASE_DEFAULT, Span::from_millis)
+    }
+}
+
+/// What a second brings, at least one token; for periods of a minute and more the whole count, since `5 a day` means
+/// that five may be used at once.
+fn default_burst(rate: RateJson) -> u64 {
+    if rate.period_ms >= 60_000 {
+        return rate.count;
+    }
+    let per_second = u128::from(rate.count) * 1_000 / u128::from(rate.period_ms.max(1));
+    let least = u128::from(rate.count.min(1));
+    u64::try_from(per_second.max(least)).unwrap_or(u64::MAX).min(tollgate_core::curve::BURST_MAX)
+}
+
+/// Input of update `apply` and signal `update_config`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyJson {
+    /// Who changes it.
+    #[serde(default)]
+    pub actor: String,
+    /// Why.
+    #[serde(default)]
+    pub reason: String,
+    /// Limits to create or change.
+    #[serde(default)]
+    pub set: Vec<LimitJson>,
+    /// Limits to remove.
+    #[serde(default)]
+    pub remove: Vec<String>,
+    /// Limits whose ramp stops where it is.
+    #[serde(default)]
+    pub abort_ramps: Vec<String>,
+    /// How long the changes ramp; 60 s if missing. New limits begin at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ramp_ms: Option<u64>,
+    /// Refuse unless the version in force is this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_version: Option<String>,
+    /// Messages a second that the group's coordinator aims at, in thousandths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_rate_milli: Option<u64>,
+    /// Say what would change, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl ApplyJson {
+    /// The ramp, given or by default.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when it is too long.
+    pub fn ramp(&self) -> Result<Span, Unreadable> {
+        let ramp = self.ramp_ms.map_or(RAMP_DEFAULT, Span::from_millis);
+        check_ramp(ramp)?;
+        Ok(ramp)
+    }
+}
+
+/// Result of update `apply`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum AppliedJson {
+    /// In force, or what would be with `dry_run`.
+    Ok {
+        /// The version in force afterwards.
+        version: String,
+        /// One line per change; empty when nothing changes.
+        changes: Vec<String>,
+    },
+    /// Nothing was changed.
+    Refused {
+        /// Every problem, each naming its field.
+        problems: Vec<String>,
+    },
+}
+
+/// A rate with the resolution of ramps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExactRateJson {
+    /// Millionths of a token per period.
+    pub micro_tokens: u64,
+    /// The period.
+    pub period_us: u64,
+}
+
+/// A rate that goes linearly from `source` to `target`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateCurveJson {
+    /// In force up to `start_us`.
+    pub source: ExactRateJson,
+    /// In force from `end_us` on.
+    pub target: ExactRateJson,
+    /// Where the ramp begins.
+    #[serde(default)]
+    pub start_us: u64,
+    /// Where it ends.
+    #[serde(default)]
+    pub end_us: u64,
+}
+
+impl RateCurveJson {
+    /// The curve as JSON carries it.
+    pub fn of(curve: RateCurve) -> RateCurveJson {
+        let rate = |rate: Rate| ExactRateJson { micro_tokens: rate.micro_tokens, period_us: rate.period.0 };
+        RateCurveJson {
+            source: rate(curve.source),
+            target: rate(curve.target),
+            start_us: curve.start.0,
+            end_us: curve.end.0,
+        }
+    }
+
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`Unreadable`] naming the field.
+    pub fn check(self) -> Result<RateCurve, Unreadable> {
+        let rate = |rate: ExactRateJson| -> Result<Rate, Unreadable> {
+            check_rate(rate.micro_tokens.div_ceil(1_000_000), Span(rate.period_us))?;
+            Ok(Rate { micro_tokens: rate.micro_tokens, period: Span(rate.period_us) })
+        };
+        if self.end_us < self.start_us {
+            return Err(Unreadable::of("end_us", "is before start_us"));
+        }
+        check_ramp(Span(self.end_us - self.start_us))?;
+        Ok(RateCurve {
+            source: rate(self.source)?,
+            target: rate(self.target)?,
+            start: LedgerTime(self.start_us),
+            end: LedgerTime(self.end_us),
+        })
+    }
+}
+
+/// A burst that goes linearly from `source_milli` to `target_milli`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BurstCurveJson {
+    /// In force up to `start_us`.
+    pub source_milli: u64,
+    /// In force from `end_us` on.
+    pub target_milli: u64,
+    /// Where the ramp begins.
+    #[serde(default)]
+    pub start_us: u64,
+    /// Where it ends.
+    #[serde(default)]
+    pub end_us: u64,
+}
+
+impl BurstCurveJson {
+    /// The curve as JSON carries it.
+    pub fn of(curve: BurstCurve) -> BurstCurveJson {
+        BurstCurveJson {
+            source_milli: curve.source.milli_floor(),
+            target_milli: curve.target.milli_floor(),
+            start_us: curve.start.0,
+            end_us: curve.end.0,
+        }
+    }
+
+    /// The curve. Ranges are checked with the cell.
+    pub fn curve(self) -> BurstCurve {
+        BurstCurve {
+            source: Amount::from_milli(self.source_milli),
+            target: Amount::from_milli(self.target_milli),
+            start: LedgerTime(self.start_us),
+            end: LedgerTime(self.end_us),
+        }
+    }
+}
+
+/// One cell of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellConfigJson {
+    /// The limit's name.
+    pub limit: String,
+    /// Its meter.
+    #[serde(default = "meter")]
+    pub meter: String,
+    /// Its tier.
+    #[serde(default = "tier")]
+    pub tier: String,
+    /// Tokens per time.
+    pub rate: RateCurveJson,
+    /// The most tokens used at once.
+    pub burst: BurstCurveJson,
+    /// How long a worker may act on one answer.
+    pub lease_ms: u64,
+    /// Whether nobody can hold a lease of it from elsewhere.
+    #[serde(default = "yes")]
+    pub fresh: bool,
+}
+
+fn meter() -> String {
+    CellKey::METER.to_owned()
+}
+fn tier() -> String {
+    CellKey::TIER.to_owned()
+}
+fn yes() -> bool {
+    true
+}
+
+/// A version of the configuration, as `run.n` in text and as numbers in messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionJson {
+    /// When the run that numbers began.
+    pub run_us: u64,
+    /// Counts its changes from one.
+    pub n: u64,
+}
+
+impl VersionJson {
+    /// The version as JSON carries it.
+    pub fn of(version: Version) -> VersionJson {
+        VersionJson { run_us: version.run, n: version.n }
+    }
+    /// The version.
+    pub fn version(self) -> Version {
+        Version { run: self.run_us, n: self.n }
+    }
+}
+
+/// Input of signal `configure`, and part of the coordinator's start input: the full configuration of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigureJson {
+    /// Its version: ignored unless newer than the one in force.
+    pub version: VersionJson,
+    /// Messages a second that the coordinator aims at, in thousandths.
+    #[serde(default = "target_rate_milli")]
+    pub target_rate_milli: u64,
+    /// Every cell.
+    #[serde(default)]
+    pub cells: Vec<CellConfigJson>,
+}
+
+fn target_rate_milli() -> u64 {
+    Settings::default().target_rate_milli
+}
+
+/// The lowest target rate: one message in ten seconds.
+pub const TARGET_RATE_MILLI_MIN: u64 = 100;
+/// The highest target rate: 200 messages a second.
+pub const TARGET_RATE_MILLI_MAX: u64 = 200_000;
+
+/// Checks the target rate.
+///
+/// # Errors
+/// [`Unreadable`] naming `target_rate_milli`.
+pub fn check_target_rate(milli: u64) -> Result<(), Unreadable> {
+    if !(TARGET_RATE_MILLI_MIN..=TARGET_RATE_MILLI_MAX).contains(&milli) {
+        return Err(Unreadable::of("target_rate_milli", format!("is {milli}, allowed: 100 to 200000")));
+    }
+    Ok(())
+}
+
+impl ConfigureJson {
+    /// The configuration as JSON carries it.
+    pub fn of(configure: &Configure) -> ConfigureJson {
+        let cell = |config: &CellConfig| CellConfigJson {
+            limit: config.key.limit.clone(),
+            meter: config.key.meter.clone(),
+            tier: config.key.tier.clone(),
+            rate: RateCurveJson::of(config.rate),
+            burst: BurstCurveJson::of(config.burst),
+            lease_ms: config.lease.millis(),
+            fresh: config.fresh,
+        };
+        ConfigureJson {
+            version: VersionJson::of(configure.version),
+            target_rate_milli: configure.settings.target_rate_milli,
+            cells: configure.cells.iter().map(cell).collect(),
+        }
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Unreadable`] with the first field that is wrong.
+    pub fn check(self) -> Result<Configure, Unreadable> {
+        check_target_rate(self.target_rate_milli)?;
+        let mut cells = Vec::with_capacity(self.cells.len());
+        for cell in self.cells {
+            check_name("limit", &cell.limit)?;
+            check_label("meter", &cell.meter)?;
+            check_label("tier", &cell.tier)?;
+            let config = CellConfig {
+                key: CellKey { limit: cell.limit, meter: cell.meter, tier: cell.tier },
+                rate: cell.rate.check()?,
+                burst: cell.burst.curve(),
+                lease: Span::from_millis(cell.lease_ms),
+                fresh: cell.fresh,
+            };
+            config.check().map_err(|error| Unreadable::of(&format!("limit {}", config.key), error))?;
+            cells.push(config);
+        }
+        Ok(Configure {
+            version: self.version.version(),
+            settings: Settings { target_rate_milli: self.target_rate_milli },
+            cells,
+        })
+    }
+}

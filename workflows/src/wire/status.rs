@@ -1,0 +1,385 @@
+//! What queries answer.
+
+use super::config::VersionJson;
+use super::lease::{ended_text, incarnation_text};
+use serde::{Deserialize, Serialize};
+use tollgate_core::ledger::alloc_share::Kind;
+use tollgate_core::ledger::strict::{GrantRecord, Stage, Strict};
+use tollgate_core::ledger::view::{CellView, HolderView};
+use tollgate_core::ledger::{Ledger, Standing};
+use tollgate_core::limit::CellKey;
+
+/// Result of query `status`: small, also with a large fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusJson {
+    /// The group.
+    pub group: String,
+    /// The time of the last message: figures are as of then.
+    pub now_us: u64,
+    /// The ledger's epoch.
+    pub epoch: u64,
+    /// Until when it recovers, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovering_until_us: Option<u64>,
+    /// The configuration in force.
+    pub version: VersionJson,
+    /// The behaviour that this run pins.
+    pub rules_version: u32,
+    /// Workers that hold or ask.
+    pub workers: u64,
+    /// How often a worker should be heard.
+    pub heartbeat_ms: u64,
+    /// One row per cell.
+    pub limits: Vec<LimitRowJson>,
+    /// Messages that couldn't be read.
+    pub unreadable: UnreadableJson,
+    /// Configurations ignored since they were older than the one in force.
+    #[serde(default)]
+    pub ignored_configs: u64,
+    /// The last of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignored_version: Option<VersionJson>,
+    /// Resets that were noticed.
+    #[serde(default)]
+    pub resets: u64,
+    /// Times that this coordinator continued as new.
+    #[serde(default)]
+    pub runs: u64,
+    /// Fingerprint of the ledger.
+    pub digest: String,
+}
+
+/// Messages that couldn't be read, counted, and the last one shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadableJson {
+    /// How many since the coordinator began.
+    pub count: u64,
+    /// Which signal or update the last one was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_name: String,
+    /// When.
+    #[serde(default)]
+    pub last_us: u64,
+    /// What was wrong with it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub last_error: String,
+}
+
+/// One cell in a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitRowJson {
+    /// The limit's name.
+    pub limit: String,
+    /// Its meter.
+    pub meter: String,
+    /// Its tier.
+    pub tier: String,
+    /// The rate now, in millionths of a token a second.
+    pub rate_micro: u64,
+    /// The rate that a ramp goes to.
+    pub target_micro: u64,
+    /// When the ramp ends, while one is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ramp_ends_us: Option<u64>,
+    /// The burst now.
+    pub burst: u64,
+    /// Tokens that nobody holds.
+    pub free_milli: u64,
+    /// Debt of holders that are gone.
+    #[serde(default)]
+    pub debt_milli: u64,
+    /// Shares that are out.
+    pub share_ppb: u32,
+    /// Caps that are out.
+    pub cap_milli: u64,
+    /// `shares` or `tokens`.
+    pub kind: String,
+    /// Why.
+    pub kind_reason: String,
+    /// Tokens used since the limit began.
+    pub used: u64,
+    /// Tokens wanted and not there.
+    pub waiting: u64,
+    /// Holders.
+    pub holders: u64,
+    /// Until when it recovers, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovering_until_us: Option<u64>,
+    /// Whether it was removed and is only remembered until its leases have ended.
+    #[serde(default)]
+    pub removed: bool,
+}
+
+/// Result of query `limit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitDetailJson {
+    /// The time of the last message.
+    pub now_us: u64,
+    /// The limit's cells.
+    pub cells: Vec<LimitCellJson>,
+}
+
+/// One cell with its holders.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitCellJson {
+    /// As in the table.
+    pub row: LimitRowJson,
+    /// Who holds.
+    pub holders: Vec<HolderJson>,
+}
+
+/// One holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderJson {
+    /// The process.
+    pub incarnation: String,
+    /// Its name for people.
+    pub worker: String,
+    /// Of which limit.
+    pub limit: String,
+    /// Whether it borrows.
+    #[serde(default)]
+    pub borrowed: bool,
+    /// The share that counts for it.
+    pub share_ppb: u32,
+    /// The cap that counts for it.
+    pub cap_milli: u64,
+    /// When the last of its leases surely ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_us: Option<u64>,
+    /// Whether it has said which lease it acts on.
+    pub acknowledged: bool,
+    /// Wanted tokens a second, in millionths.
+    pub demand_micro: u64,
+    /// Tokens that its waiters want.
+    pub waiting: u64,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since_us: Option<u64>,
+    /// When it last asked.
+    pub seen_us: u64,
+}
+
+/// Result of query `worker`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkersJson {
+    /// The time of the last message.
+    pub now_us: u64,
+    /// The workers asked for, or all.
+    pub workers: Vec<WorkerJson>,
+}
+
+/// One worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerJson {
+    /// The process.
+    pub incarnation: String,
+    /// Its name for people.
+    pub worker: String,
+    /// `live`, `evicted`, `revoked`, `burned`.
+    pub standing: String,
+    /// Its newest request.
+    pub seq: u64,
+    /// When it was last heard.
+    pub seen_us: u64,
+    /// What it holds.
+    pub holds: Vec<HolderJson>,
+}
+
+/// Result of query `grants`: strict permits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantsJson {
+    /// The time of the last message.
+    pub now_us: u64,
+    /// Oldest first: those that have ended, then those that are out or wait.
+    pub grants: Vec<GrantJson>,
+}
+
+/// One strict permit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantJson {
+    /// The permit.
+    pub id: String,
+    /// Who asked.
+    pub client: String,
+    /// Its limit.
+    pub limit: String,
+    /// Its meter.
+    pub meter: String,
+    /// Its tier.
+    pub tier: String,
+    /// Tokens.
+    pub cost: u64,
+    /// `waiting`, `granted`, `used`, `released`, `expired`, `abandoned`.
+    pub status: String,
+    /// When that came about.
+    pub at_us: u64,
+    /// With `granted`: until when it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_us: Option<u64>,
+}
+
+/// Input of queries `limit`, `worker` and `grants`. All fields may be missing: then everything is meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterJson {
+    /// Only this limit.
+    #[serde(default)]
+    pub limit: String,
+    /// Only this worker, by name or incarnation.
+    #[serde(default)]
+    pub worker: String,
+    /// Only this client's permits.
+    #[serde(default)]
+    pub client: String,
+    /// Only this permit.
+    #[serde(default)]
+    pub id: String,
+}
+
+impl LimitRowJson {
+    /// A row of figures.
+    pub fn of(view: &CellView) -> LimitRowJson {
+        let reason = view.reason;
+        LimitRowJson {
+            limit: view.key.limit.clone(),
+            meter: view.key.meter.clone(),
+            tier: view.key.tier.clone(),
+            rate_micro: view.rate_micro,
+            target_micro: view.target_micro,
+            ramp_ends_us: view.ramp_ends.map(|end| end.0),
+            burst: view.burst,
+            free_milli: view.free.milli_floor(),
+            debt_milli: (-view.free).milli_floor(),
+            share_ppb: view.share.ppb(),
+            cap_milli: view.cap.milli_floor(),
+            kind: match view.kind {
+                Kind::Shares => "shares".to_owned(),
+                Kind::Tokens => "tokens".to_owned(),
+            },
+            kind_reason: format!(
+                "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once",
+                reason.per_heartbeat_milli / 1_000,
+                reason.per_heartbeat_milli % 1_000,
+                reason.needed,
+                reason.burst
+            ),
+            used: view.used,
+            waiting: view.waiting,
+            holders: view.holders.len() as u64,
+            recovering_until_us: view.recovering_until.map(|until| until.0),
+            removed: view.removed,
+        }
+    }
+}
+
+impl HolderJson {
+    /// One holder of a cell.
+    pub fn of(key: &CellKey, holder: &HolderView) -> HolderJson {
+        HolderJson {
+            incarnation: incarnation_text(holder.incarnation),
+            worker: holder.worker.clone(),
+            limit: key.limit.clone(),
+            borrowed: holder.borrowed,
+            share_ppb: holder.share.ppb(),
+            cap_milli: holder.cap.milli_floor(),
+            expires_us: holder.expires.map(|expires| expires.0),
+            acknowledged: holder.acknowledged,
+            demand_micro: holder.demand,
+            waiting: holder.waiting,
+            waiting_since_us: holder.waiting_since.map(|since| since.0),
+            seen_us: holder.seen.0,
+        }
+    }
+}
+
+/// The cells of one limit, or of all, with their holders.
+pub fn limit_detail(ledger: &Ledger, filter: &FilterJson) -> LimitDetailJson {
+    let wanted = |view: &&CellView| filter.limit.is_empty() || view.key.limit == filter.limit;
+    let views = ledger.view();
+    let cells = views.iter().filter(wanted).map(|view| LimitCellJson {
+        row: LimitRowJson::of(view),
+        holders: view.holders.iter().map(|holder| HolderJson::of(&view.key, holder)).collect(),
+    });
+    LimitDetailJson { now_us: ledger.state().now.0, cells: cells.collect() }
+}
+
+/// The workers of a name or incarnation, or all, with what they hold.
+pub fn workers(ledger: &Ledger, filter: &FilterJson) -> WorkersJson {
+    let views = ledger.view();
+    let mut workers = Vec::new();
+    for (incarnation, worker) in &ledger.state().workers {
+        let text = incarnation_text(*incarnation);
+        if !filter.worker.is_empty() && filter.worker != worker.name && filter.worker != text {
+            continue;
+        }
+        let mut holds = Vec::new();
+        for view in &views {
+            let mine = view.holders.iter().filter(|holder| holder.incarnation == *incarnation);
+            holds.extend(mine.map(|holder| HolderJson::of(&view.key, holder)));
+        }
+        let standing = match worker.standing {
+            Standing::Live => "live",
+            Standing::Evicted => "evicted",
+            Standing::Revoked => "revoked",
+            Standing::Burned => "burned",
+        };
+        workers.push(WorkerJson {
+            incarnation: text,
+            worker: worker.name.clone(),
+            standing: standing.to_owned(),
+            seq: worker.seq,
+            seen_us: worker.seen.0,
+            holds,
+        });
+    }
+    WorkersJson { now_us: ledger.state().now.0, workers }
+}
+
+/// Strict permits of a client, of an id, of a limit, or all.
+pub fn grants(ledger: &Ledger, filter: &FilterJson) -> GrantsJson {
+    let state = ledger.state();
+    let mut grants: Vec<GrantJson> = state.records.iter().map(GrantJson::ended).collect();
+    for cell in state.cells.values() {
+        grants.extend(cell.strict.iter().filter_map(|(id, strict)| GrantJson::current(id, &cell.config.key, strict)));
+    }
+    let fits = |wanted: &str, value: &str| wanted.is_empty() || wanted == value;
+    grants.retain(|grant| {
+        fits(&filter.client, &grant.client) && fits(&filter.id, &grant.id) && fits(&filter.limit, &grant.limit)
+    });
+    GrantsJson { now_us: state.now.0, grants }
+}
+
+impl GrantJson {
+    fn ended(record: &GrantRecord) -> GrantJson {
+        GrantJson {
+            id: record.id.clone(),
+            client: record.client.clone(),
+            limit: record.key.limit.clone(),
+            meter: record.key.meter.clone(),
+            tier: record.key.tier.clone(),
+            cost: record.cost,
+            status: ended_text(record.how).to_owned(),
+            at_us: record.at.0,
+            expires_us: None,
+        }
+    }
+
+    fn current(id: &str, key: &CellKey, strict: &Strict) -> Option<GrantJson> {
+        let (status, at, expires) = match strict.stage {
+            Stage::Waiting(_) => ("waiting", strict.since, None),
+            Stage::Granted { at, expires } => ("granted", at, Some(expires)),
+            Stage::Over { .. } => return None,
+        };
+        Some(GrantJson {
+            id: id.to_owned(),
+            client: strict.client.clone(),
+            limit: key.limit.clone(),
+            meter: key.meter.clone(),
+            tier: key.tier.clone(),
+            cost: strict.cost,
+            status: status.to_owned(),
+            at_us: at.0,
+            expires_us: expires.map(|expires| expires.0),
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! What `cargo xtask` is made of.
+//!
+//! - [`checks`]: `cargo xtask test`, an ordered list of steps.
+//! - [`rules`]: the rules on who may depend on whom, and the checker that holds them.
+//! - [`temporal_cli`]: finds the Temporal CLI, or downloads a pinned one.
+//! - [`process`]: starts child processes, waits for them, breaks them, and leaves none behind.
+//! - [`downstream`]: an HTTP server with an allowance of its own, which knows nothing of tollgate.
+//! - [`demo`]: `cargo xtask demo`.
+//!
+//! Nothing here depends on the Temporal SDK, so that a task starts within seconds on a fresh checkout.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tasks talk to the person at the terminal; there is no log to write to"
+)]
+
+pub mod checks;
+pub mod demo;
+pub mod downstream;
+pub mod process;
+pub mod rules;
+pub mod temporal_cli;
+pub mod workspace;
+
+/// Prints an error and what led to it, one cause a line, to standard error.
+pub fn report(error: &anyhow::Error) {
+    eprintln!("error: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("  because: {cause}");
+    }
+}

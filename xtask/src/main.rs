@@ -1,0 +1,54 @@
+//! `cargo xtask`: the tasks of this repository.
+
+#![allow(clippy::print_stdout, reason = "a program for a terminal; `temporal-cli` prints its result")]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use xtask::{checks, demo, downstream, temporal_cli, workspace::Workspace};
+
+/// Tasks of the tollgate repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Check everything, from formatting to end-to-end tests on a real Temporal dev server.
+    Test(checks::TestOptions),
+    /// Run a batch on several worker processes that share one limit, through faults and a ramp.
+    Demo(demo::DemoOptions),
+    /// Serve HTTP with an allowance of its own and log every arrival: what the demo's workers call.
+    Downstream(downstream::DownstreamOptions),
+    /// Print the path of a Temporal CLI that works here; download it when there is none.
+    TemporalCli,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.task) {
+        Ok(code) => code,
+        Err(error) => {
+            // `{:#}` would put a chain of several lines on one line.
+            xtask::report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<ExitCode> {
+    match task {
+        Task::Test(options) => checks::run(&Workspace::find()?, &options),
+        Task::Demo(options) => demo::run(&Workspace::find()?, &options).map(|()| ExitCode::SUCCESS),
+        Task::Downstream(options) => downstream::run(&options).map(|()| ExitCode::SUCCESS),
+        Task::TemporalCli => {
+            let found = temporal_cli::find_or_fetch(Workspace::find()?.root())?;
+            println!("{}", found.path.display());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
