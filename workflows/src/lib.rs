@@ -8,4 +8,13 @@
 //!
 //! This crate knows no runtime, no socket and no clock.
 
+#[allow(missing_docs, reason = "the macros make public names of the activities and give them no docs")]
+pub mod config;
+pub mod contracts;
+#[allow(missing_docs, reason = "the macros make public names of the handlers and give them no docs")]
+pub mod coordinator;
+pub mod details;
+pub mod proto;
+pub mod state;
+pub mod twin;
 pub mod wire;

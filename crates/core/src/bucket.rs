@@ -28,8 +28,9 @@ pub trait Level {
 }
 
 /// The level after taking `cost`, or `None` when it doesn't hold that much.
-pub const fn after_taking(level: i64, cost: u64) -> Option<i64> {
-    if level < 0 || (level as u64) < cost { None } else { Some(level - cost as i64) }
+pub fn after_taking(level: i64, cost: u64) -> Option<i64> {
+    let cost = i64::try_from(cost).ok()?;
+    if level < cost || level < 0 { None } else { Some(level - cost) }
 }
 
 /// Why a bucket refuses.
@@ -97,6 +98,21 @@ pub struct Held {
     pub received: BootTime,
     /// From here on it is void.
     pub expires: BootTime,
+}
+
+/// The circumstances of a reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// When it came.
+    pub now: Now,
+    /// When its request was sent.
+    pub sent: Now,
+    /// What had been used when its request was sent.
+    pub used_at_sending: u64,
+    /// The name of the lease that it brings.
+    pub name: LeaseName,
+    /// When the ledger granted it, by the ledger's clock.
+    pub granted: LedgerTime,
 }
 
 /// Clocks may be off by one part in a thousand; in thousandths of elapsed time.
@@ -224,18 +240,9 @@ impl Mint {
         if held.rate.is_falling() == self.rules.keeps(Rule::MintOnSlowSide) { late } else { early }
     }
 
-    /// Takes on the lease of a reply that came at `now` for a request sent at `sent`, when `used_at_sending` had been
-    /// used. Returns whether the lease is in force.
-    pub fn apply<L: Level + ?Sized>(
-        &mut self,
-        level: &L,
-        now: Now,
-        sent: Now,
-        used_at_sending: u64,
-        name: LeaseName,
-        granted: LedgerTime,
-        terms: &LeaseTerms,
-    ) -> bool {
+    /// Takes on the lease that a reply brought. Returns whether a lease is in force afterwards.
+    pub fn apply<L: Level + ?Sized>(&mut self, level: &L, arrival: &Arrival, terms: &LeaseTerms) -> bool {
+        let Arrival { now, sent, used_at_sending, name, granted } = *arrival;
         self.refill(level, now);
         let alive = self.held.is_some();
         let counted_from = if self.rules.keeps(Rule::WorkerStopsFirst) { sent.boot } else { now.boot };

@@ -4,7 +4,7 @@
 //! also whenever work starts to wait. Answers go into [`Client::on_reply`], refusals into [`Client::on_refusal`], and a
 //! failed attempt to reach the ledger into [`Client::on_failure`]. At most one request is outstanding.
 
-use crate::bucket::{Level, Mint, Now};
+use crate::bucket::{Arrival, Level, Mint, Now};
 use crate::demand::Demand;
 use crate::limit::{CellKey, NAME_BYTES_MAX};
 use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Reply, Request, RequestError};
@@ -64,7 +64,7 @@ pub enum AfterRefusal {
 }
 
 /// One cell of a client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientCell<L> {
     key: CellKey,
     borrowed: bool,
@@ -97,7 +97,7 @@ struct Outstanding {
 }
 
 /// See the module's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client<L> {
     incarnation: Incarnation,
     worker: String,
@@ -118,6 +118,10 @@ impl<L: Level> ClientCell<L> {
     /// Which cell.
     pub fn key(&self) -> &CellKey {
         &self.key
+    }
+    /// Whether it is borrowed for a higher tier.
+    pub fn is_borrowed(&self) -> bool {
+        self.borrowed
     }
     /// The count that the hot path takes from.
     pub fn level(&self) -> &L {
@@ -242,7 +246,8 @@ impl<L: Level> ClientCell<L> {
                 self.recovering = terms.confirm;
                 self.due = terms.due.map(|due| now.boot + due);
                 let name = LeaseName { epoch: reply.epoch, seq: reply.seq };
-                self.mint.apply(&self.level, now, sent, self.told.used, name, reply.at, terms);
+                let arrival = Arrival { now, sent, used_at_sending: self.told.used, name, granted: reply.at };
+                self.mint.apply(&self.level, &arrival, terms);
                 if let Some(before) = before {
                     let less = before.share.saturating_sub(terms.share).ppb() > HURRY_PPB;
                     let tighter = before.cap.scale_floor(3, 4) > terms.cap;
@@ -434,7 +439,7 @@ impl<L: Level> Client<L> {
                 AfterRefusal::GoOn
             }
             RequestError::Burned | RequestError::Revoked => AfterRefusal::Reincarnate,
-            RequestError::TooManyWorkers | RequestError::TooManyCells => {
+            RequestError::TooManyWorkers | RequestError::TooManyCells | RequestError::Busy => {
                 self.on_failure(now);
                 AfterRefusal::GoOn
             }

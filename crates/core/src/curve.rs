@@ -129,12 +129,12 @@ impl RateCurve {
         if to <= from {
             return 0;
         }
-        let minted = self.from_origin(to).saturating_sub(self.from_origin(from));
+        let minted = self.since_start(to).saturating_sub(self.since_start(from));
         u128::try_from(minted).unwrap_or(0).min(INTEGRAL_TOKENS_MAX * NANO_PER_TOKEN)
     }
 
     /// The integral from `start` to `t`, negative for earlier times. Telescopes by construction.
-    fn from_origin(self, t: LedgerTime) -> i128 {
+    fn since_start(self, t: LedgerTime) -> i128 {
         if t <= self.start {
             let before = u128::from(self.start.since(t).0);
             return clamp_i128(self.source.nano_for(before, 1)).saturating_neg();
@@ -175,10 +175,16 @@ impl BurstCurve {
         BurstCurve { source: burst, target: burst, start: LedgerTime(0), end: LedgerTime(0) }
     }
 
-    /// This curve up to `now`, then linearly to `target` tokens within `over`.
+    /// This curve up to `now`, then linearly to `target` tokens within `over`. The value of a ramp that is under way is
+    /// rounded down to thousandths of a token, so that messages carry it exactly.
     pub fn ramp_to(self, target: u64, now: LedgerTime, over: Span) -> BurstCurve {
         let over = Span(over.0.min(RAMP_MAX.0));
-        BurstCurve { source: self.at(now), target: Amount::tokens(target), start: now, end: now + over }
+        BurstCurve {
+            source: self.at(now).floor_to_milli(),
+            target: Amount::tokens(target),
+            start: now,
+            end: now + over,
+        }
     }
 
     /// The burst at `t`, rounded down.

@@ -155,4 +155,6 @@ pub enum RequestError {
     TooManyWorkers,
     /// More cells than [`CELLS_PER_REQUEST_MAX`].
     TooManyCells,
+    /// The ledger can't answer now: the same bytes may come again.
+    Busy,
 }

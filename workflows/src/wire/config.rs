@@ -4,7 +4,9 @@ use super::Unreadable;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
-use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_label, check_lease, check_name, check_ramp, check_rate};
+use tollgate_core::limit::{
+    CellConfig, CellKey, Version, check_burst, check_label, check_lease, check_name, check_ramp, check_rate,
+};
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How long a change ramps when it doesn't say.
@@ -380,4 +382,28 @@ impl ConfigureJson {
             cells,
         })
     }
+}
+
+/// Result of the coordinator's update `configure`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfiguredJson {
+    /// What became of it.
+    pub status: ConfiguredStatus,
+    /// Why, where there is something to say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What became of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConfiguredStatus {
+    /// In force.
+    Configured,
+    /// Not newer than the one in force.
+    Ignored,
+    /// Out of range, or too much.
+    Refused,
+    /// The coordinator recovers from a reset: ask again.
+    Busy,
 }

@@ -24,7 +24,10 @@ pub fn incarnation_of(text: &str) -> Result<core::Incarnation, Unreadable> {
     let number = (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten();
     number.map(core::Incarnation).ok_or_else(|| {
         let start: String = text.chars().take(40).collect();
-        Unreadable::of("incarnation", format!("{start:?} ({} bytes), wanted: 32 hexadecimal digits", text.len()))
+        Unreadable::of(
+            "incarnation",
+            format!("{start:?} ({} bytes), wanted: 32 hexadecimal digits", text.len()),
+        )
     })
 }
 
@@ -150,7 +153,8 @@ impl HeartbeatJson {
             check_name("worker", &self.worker)?;
         }
         if self.cells.len() > core::CELLS_PER_REQUEST_MAX {
-            let problem = format!("{} entries, allowed: up to {}", self.cells.len(), core::CELLS_PER_REQUEST_MAX);
+            let problem =
+                format!("{} entries, allowed: up to {}", self.cells.len(), core::CELLS_PER_REQUEST_MAX);
             return Err(Unreadable::of("cells", problem));
         }
         let mut seen = std::collections::BTreeSet::new();
@@ -158,7 +162,10 @@ impl HeartbeatJson {
         for (index, cell) in self.cells.into_iter().enumerate() {
             let report = cell.check().map_err(|error| Unreadable::of(&format!("cells[{index}]"), error))?;
             if !seen.insert((report.key.clone(), report.borrowed)) {
-                return Err(Unreadable::of(&format!("cells[{index}]"), format!("{} is given twice", report.key)));
+                return Err(Unreadable::of(
+                    &format!("cells[{index}]"),
+                    format!("{} is given twice", report.key),
+                ));
             }
             cells.push(report);
         }
@@ -174,7 +181,10 @@ impl CellReportJson {
             Some(acting) => Some(core::Acting {
                 name: core::LeaseName { epoch: acting.epoch, seq: acting.seq },
                 share: Share::from_ppb(acting.share_ppb).ok_or_else(|| {
-                    Unreadable::of("acting.share_ppb", format!("is {}, allowed: 0 to 1000000000", acting.share_ppb))
+                    Unreadable::of(
+                        "acting.share_ppb",
+                        format!("is {}, allowed: 0 to 1000000000", acting.share_ppb),
+                    )
                 })?,
                 cap: Amount::from_milli(acting.cap_milli),
             }),
@@ -218,7 +228,7 @@ pub enum HeartbeatReplyJson {
 /// Why a heartbeat got no reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedJson {
-    /// `stale`, `burned`, `revoked`, `too_many_workers`, `too_many_cells`.
+    /// `stale`, `burned`, `revoked`, `too_many_workers`, `too_many_cells`, `busy`, `unreadable`.
     pub reason: String,
     /// What to do.
     pub message: String,
@@ -316,17 +326,36 @@ impl HeartbeatReplyJson {
 }
 
 impl RefusedJson {
+    /// The ledger can't answer now; the same request may come again.
+    pub fn busy() -> RefusedJson {
+        RefusedJson::of(core::RequestError::Busy)
+    }
+
+    /// The request can't be read.
+    pub fn unreadable(error: &Unreadable) -> RefusedJson {
+        RefusedJson { reason: "unreadable".to_owned(), message: error.to_string(), newest: None }
+    }
+
     fn of(error: core::RequestError) -> RefusedJson {
         let (reason, message, newest) = match error {
             core::RequestError::Stale { newest } => {
                 ("stale", "a newer request was answered; go on from `newest`", Some(newest))
             }
-            core::RequestError::Burned => {
-                ("burned", "one seq came with two contents: two processes use one incarnation; draw a new one", None)
+            core::RequestError::Burned => (
+                "burned",
+                "one seq came with two contents: two processes use one incarnation; draw a new one",
+                None,
+            ),
+            core::RequestError::Revoked => {
+                ("revoked", "this incarnation gave everything back; draw a new one", None)
             }
-            core::RequestError::Revoked => ("revoked", "this incarnation gave everything back; draw a new one", None),
-            core::RequestError::TooManyWorkers => {
-                ("too_many_workers", "the group is full; use more groups, or wait for stopped workers to be forgotten", None)
+            core::RequestError::TooManyWorkers => (
+                "too_many_workers",
+                "the group is full; use more groups, or wait for stopped workers to be forgotten",
+                None,
+            ),
+            core::RequestError::Busy => {
+                ("busy", "the ledger recovers from a reset; send the same again", None)
             }
             core::RequestError::TooManyCells => ("too_many_cells", "report fewer cells in one request", None),
         };
@@ -340,7 +369,10 @@ impl RefusedJson {
             "revoked" => core::RequestError::Revoked,
             "too_many_workers" => core::RequestError::TooManyWorkers,
             "too_many_cells" => core::RequestError::TooManyCells,
-            other => return Err(Unreadable::of("reason", format!("{other:?} is not known: {}", self.message))),
+            "busy" => core::RequestError::Busy,
+            other => {
+                return Err(Unreadable::of("reason", format!("{other:?} is not known: {}", self.message)));
+            }
         })
     }
 }
@@ -371,7 +403,8 @@ impl ReplyJson {
     }
 
     fn check(self) -> Result<core::Reply, Unreadable> {
-        let digest = u64::from_str_radix(&self.digest, 16).map_err(|error| Unreadable::of("digest", error))?;
+        let digest =
+            u64::from_str_radix(&self.digest, 16).map_err(|error| Unreadable::of("digest", error))?;
         let mut cells = Vec::with_capacity(self.cells.len());
         for cell in self.cells {
             let outcome = match cell.lease {
@@ -411,8 +444,9 @@ impl LeaseJson {
 
     fn check(self) -> Result<core::LeaseTerms, Unreadable> {
         Ok(core::LeaseTerms {
-            share: Share::from_ppb(self.share_ppb)
-                .ok_or_else(|| Unreadable::of("share_ppb", format!("is {}, allowed: 0 to 1000000000", self.share_ppb)))?,
+            share: Share::from_ppb(self.share_ppb).ok_or_else(|| {
+                Unreadable::of("share_ppb", format!("is {}, allowed: 0 to 1000000000", self.share_ppb))
+            })?,
             cap: Amount::from_milli(self.cap_milli),
             tokens: Amount::from_milli(self.tokens_milli),
             duration: Span::from_millis(self.duration_ms),
@@ -494,7 +528,7 @@ pub enum AcquireReplyJson {
     },
     /// No permit.
     Refused {
-        /// `cost_above_burst`, `unknown_limit`, `unknown_id`, `queue_full`, `used`, `released`, `expired`, `abandoned`.
+        /// `cost_above_burst`, `id_taken`, `unknown_limit`, `unknown_id`, `queue_full`, `used`, `released`, `expired`, `abandoned`.
         reason: String,
         /// What to do.
         message: String,
@@ -504,7 +538,8 @@ pub enum AcquireReplyJson {
 impl AcquireReplyJson {
     /// The outcome as JSON carries it.
     pub fn of(outcome: AcquireOutcome) -> AcquireReplyJson {
-        let refused = |reason: &str, message: String| AcquireReplyJson::Refused { reason: reason.to_owned(), message };
+        let refused =
+            |reason: &str, message: String| AcquireReplyJson::Refused { reason: reason.to_owned(), message };
         match outcome {
             AcquireOutcome::Granted { lease } => AcquireReplyJson::Granted { lease_ms: lease.millis() },
             AcquireOutcome::Queued { ahead, due } => {
@@ -517,9 +552,19 @@ impl AcquireReplyJson {
             AcquireOutcome::CostAboveBurst { burst } => {
                 refused("cost_above_burst", format!("cost is above the burst, allowed: 1 to {burst}"))
             }
-            AcquireOutcome::UnknownLimit => refused("unknown_limit", "no such limit, meter or tier in this group".to_owned()),
-            AcquireOutcome::UnknownId => refused("unknown_id", "no permit with this id is remembered".to_owned()),
-            AcquireOutcome::QueueFull => refused("queue_full", "too many strict permits wait or are out; come back later".to_owned()),
+            AcquireOutcome::IdTaken { cost } => refused(
+                "id_taken",
+                format!("this id was used for a cost of {cost}; another request wants another id"),
+            ),
+            AcquireOutcome::UnknownLimit => {
+                refused("unknown_limit", "no such limit, meter or tier in this group".to_owned())
+            }
+            AcquireOutcome::UnknownId => {
+                refused("unknown_id", "no permit with this id is remembered".to_owned())
+            }
+            AcquireOutcome::QueueFull => {
+                refused("queue_full", "too many strict permits wait or are out; come back later".to_owned())
+            }
         }
     }
 }
@@ -550,4 +595,3 @@ pub struct ReportJson {
     /// Tokens used of it; what is left goes back.
     pub used: u64,
 }
-

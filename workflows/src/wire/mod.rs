@@ -54,7 +54,9 @@ pub fn read<T: DeserializeOwned>(input: &RawValue) -> Result<T, Unreadable> {
     let payload = match input.payloads.as_slice() {
         [] => return Err(Unreadable::new("no input given, one JSON object is wanted")),
         [payload] => payload,
-        more => return Err(Unreadable::new(format!("{} inputs given, one JSON object is wanted", more.len()))),
+        more => {
+            return Err(Unreadable::new(format!("{} inputs given, one JSON object is wanted", more.len())));
+        }
     };
     let encoding = payload.metadata.get("encoding").map(|name| String::from_utf8_lossy(name).into_owned());
     if !matches!(encoding.as_deref(), None | Some("json/plain")) {
@@ -70,7 +72,10 @@ pub fn read<T: DeserializeOwned>(input: &RawValue) -> Result<T, Unreadable> {
 /// [`Unreadable`] when it isn't JSON or a field has the wrong shape.
 pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
     if text.len() > MESSAGE_BYTES_MAX {
-        return Err(Unreadable::new(format!("the message has {} bytes, allowed: up to {MESSAGE_BYTES_MAX}", text.len())));
+        return Err(Unreadable::new(format!(
+            "the message has {} bytes, allowed: up to {MESSAGE_BYTES_MAX}",
+            text.len()
+        )));
     }
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {

@@ -340,11 +340,15 @@ pub fn grants(ledger: &Ledger, filter: &FilterJson) -> GrantsJson {
     let state = ledger.state();
     let mut grants: Vec<GrantJson> = state.records.iter().map(GrantJson::ended).collect();
     for cell in state.cells.values() {
-        grants.extend(cell.strict.iter().filter_map(|(id, strict)| GrantJson::current(id, &cell.config.key, strict)));
+        grants.extend(
+            cell.strict.iter().filter_map(|(id, strict)| GrantJson::current(id, &cell.config.key, strict)),
+        );
     }
     let fits = |wanted: &str, value: &str| wanted.is_empty() || wanted == value;
     grants.retain(|grant| {
-        fits(&filter.client, &grant.client) && fits(&filter.id, &grant.id) && fits(&filter.limit, &grant.limit)
+        fits(&filter.client, &grant.client)
+            && fits(&filter.id, &grant.id)
+            && fits(&filter.limit, &grant.limit)
     });
     GrantsJson { now_us: state.now.0, grants }
 }

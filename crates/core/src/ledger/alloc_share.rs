@@ -56,8 +56,13 @@ const REFILL_MAX: Share = match Share::from_ppb(20_000_000) {
     Some(share) => share,
     None => Share::ZERO,
 };
-/// Over how long strict permits that wait are minted for, and the most of the rate that they may take.
+/// Over how long strict permits that wait are minted for.
 const STRICT_SECS: u64 = 2;
+/// The most of the rate that strict permits may take: a half.
+const STRICT_PART_MAX: Share = match Share::from_ppb(500_000_000) {
+    Some(share) => share,
+    None => Share::ZERO,
+};
 
 /// Totals over the holders that matter now.
 struct Fleet {
@@ -158,8 +163,7 @@ fn set_aside(cell: &Cell, now: LedgerTime, reserve: Amount, rate: u64) -> Share 
     let queued = Amount::tokens(waiting_before(cell, None, now));
     let missing = (reserve - cell.free).at_least_zero();
     let refill = ratio(missing, per_second, REFILL_SECS).min(REFILL_MAX);
-    let half = Share::ratio_floor(1, 2);
-    let strict = ratio((queued - cell.free).at_least_zero(), per_second, STRICT_SECS).min(half);
+    let strict = ratio((queued - cell.free).at_least_zero(), per_second, STRICT_SECS).min(STRICT_PART_MAX);
     refill.saturating_add(strict)
 }
 
@@ -270,6 +274,13 @@ pub(super) fn central_time(cell: &Cell, now: LedgerTime, amount: Amount, out: Sh
     let time = cell.config.rate.at(now).time_for(amount)?;
     let rest = u64::from(out.rest().ppb());
     Some(time.scale_ceil(u64::from(Share::ONE.ppb()), rest.max(1_000_000)))
+}
+
+/// Time until `amount` has come together for strict permits: up to half of the rate is set aside for them as leases are
+/// renewed, so what is lent beyond that comes back soon.
+pub(super) fn strict_time(cell: &Cell, now: LedgerTime, amount: Amount) -> Option<Span> {
+    let (out, _) = cell.outstanding(now);
+    central_time(cell, now, amount, out.min(STRICT_PART_MAX))
 }
 
 /// Tokens set aside for everybody whose place comes before `number`, or for everybody with a place.

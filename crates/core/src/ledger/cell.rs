@@ -14,7 +14,7 @@ use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
 use crate::limit::{CellConfig, LEASE_MAX, counted, whole_tokens};
-use crate::message::{CellOutcome, CellReport, Incarnation, LeaseName, LeaseTerms};
+use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, LeaseTerms};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
@@ -228,13 +228,21 @@ impl Cell {
                 stop = stop.min(out.next_expiry.unwrap_or(now));
             }
             stop = stop.min(recovery.unwrap_or(now));
+            // Where the burst begins or ends to change, a piece ends: room that comes later was not there before.
+            for bend in [self.config.burst.start, self.config.burst.end] {
+                if self.at < bend {
+                    stop = stop.min(bend);
+                }
+            }
             if recovery.is_none() {
                 let minted = self.config.rate.integral_nano(self.at, stop);
                 let part = i128::from(out.share.rest().ppb());
                 self.free += Amount(i128::try_from(minted).unwrap_or(i128::MAX).saturating_mul(part));
             }
             self.at = stop;
-            self.clip(stop, rules);
+            // What was out during this piece leaves no room in it: a lease that ends at `stop` makes room from then on.
+            let room = (self.config.burst.at(stop) - out.cap).at_least_zero();
+            self.free = self.free.min(room);
         }
         if !self.is_recovering(now) {
             self.recovering_until = None;
@@ -293,12 +301,13 @@ impl Cell {
 
     /// Answers one report of a heartbeat. The cell must have been advanced to the turn's time.
     pub fn heartbeat(&mut self, holder: Holder, report: &CellReport, turn: &Turn) -> CellOutcome {
+        let before = self.holders.get(&holder).map(|holding| holding.counts(turn.now));
         self.take_in(holder, report, turn);
         if self.removed {
             return CellOutcome::Unknown;
         }
         let terms = if self.is_recovering(turn.now) {
-            self.confirm(holder, report, turn)
+            self.confirm(report, turn, before.unwrap_or_default())
         } else if turn.evicted {
             LeaseTerms { share: Share::ZERO, cap: Amount::ZERO, tokens: Amount::ZERO, ..self.terms(turn) }
         } else {
@@ -324,9 +333,8 @@ impl Cell {
         let first_sight = !self.holders.contains_key(&holder);
         let rules = turn.rules;
         let holding = self.holders.entry(holder).or_default();
-        let (_, cap_before) = holding.counted_at(now, rules);
+        let paid = holding.pays_for(report.acting, turn.epoch, now, rules);
         let skipped = holding.settle(report, turn);
-        let (_, cap_after) = holding.counted_at(now, rules);
         let mut refund = Amount::ZERO;
         if !rules.keeps(Rule::SkippedTokensAreGone) {
             refund += skipped;
@@ -339,10 +347,13 @@ impl Cell {
             let given_back = (report.returned - holding.returned).at_least_zero();
             holding.used = holding.used.max(report.used);
             holding.returned = holding.returned.max(report.returned);
-            // What comes back is paid for by the fall of the cap that counted it: tokens of a lease that has ended, or
-            // that the ledger never counted, find nothing to be paid from.
-            let paid = (cap_before - cap_after).at_least_zero();
             let trusted = !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
+            if !rules.keeps(Rule::GivenBackCounts)
+                && let Some(acked) = &mut holding.acked
+            {
+                // The hole: the ledger takes the cap to be lower by what came, and the worker keeps to the old one.
+                acked.cap = (acked.cap - given_back).at_least_zero();
+            }
             refund += if trusted { given_back } else { given_back.min(paid) };
         }
         holding.take_figures(report, now);
@@ -373,15 +384,27 @@ impl Cell {
     }
 
     /// The holder has stopped: nothing of it counts any more. `report` carries its last counters.
-    pub fn release(&mut self, holder: Holder, report: Option<&CellReport>, recovering: bool) {
+    pub fn release(
+        &mut self,
+        holder: Holder,
+        report: Option<&CellReport>,
+        epoch: u64,
+        recovering: bool,
+        rules: Rules,
+    ) {
         let at = self.at;
         let Some(holding) = self.holders.remove(&holder) else { return };
-        let (_, cap) = holding.counts(at);
         let mut refund = -holding.debt;
         if let Some(report) = report {
             self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
-            refund =
-                (report.returned - holding.returned).at_least_zero().min(cap) - report.debt.at_least_zero();
+            // Without the tombstone, a careless ledger pays from whatever the dead was granted anew.
+            let paid = if rules.keeps(Rule::RevokedStaysRevoked) {
+                holding.pays_for(report.acting, epoch, at, rules)
+            } else {
+                holding.counted_at(at, rules).1
+            };
+            let given_back = (report.returned - holding.returned).at_least_zero();
+            refund = given_back.min(paid) - report.debt.at_least_zero();
         }
         if !recovering && !self.is_recovering(at) {
             self.free += refund;
@@ -427,16 +450,13 @@ impl Cell {
     }
 
     /// In recovery: at most what this very request claims, so that work goes on without anything new being lent.
-    fn confirm(&self, holder: Holder, report: &CellReport, turn: &Turn) -> LeaseTerms {
+    /// `before` is what counted until then, by earlier claims.
+    fn confirm(&self, report: &CellReport, turn: &Turn, before: (Share, Amount)) -> LeaseTerms {
         let mut share = report.acting.map_or(Share::ZERO, |acting| acting.share);
         let mut cap = report.acting.map_or(Amount::ZERO, |acting| acting.cap).at_least_zero();
-        if !turn.rules.keeps(Rule::ConfirmOnlyClaim)
-            && let Some(holding) = self.holders.get(&holder)
-        {
-            let (counted_share, counted_cap) =
-                (holding.claimed_share(turn.now), holding.claimed_cap(turn.now));
-            share = share.max(counted_share);
-            cap = cap.max(counted_cap);
+        if !turn.rules.keeps(Rule::ConfirmOnlyClaim) {
+            share = share.max(before.0);
+            cap = cap.max(before.1);
         }
         let cap = cap.min(self.config.burst.at(turn.now)).floor_to_milli();
         let due = self.recovering_until.map(|until| until.since(turn.now));
@@ -455,7 +475,6 @@ impl Cell {
         };
         let out = self.out(now, turn.rules);
         let share = wish.share.min(out.share.saturating_sub(own_share).rest());
-        let held = report.held.at_least_zero();
         let tokens = wish.tokens.min(self.free).at_least_zero().floor_to_milli();
         self.free -= tokens;
         // The cap may take up whatever neither others nor `free` count, within the smallest burst of the lease's time.
@@ -468,7 +487,8 @@ impl Cell {
         let others = out.cap - own_cap;
         let room = (burst - others - self.free.at_least_zero()).at_least_zero();
         let cap = wish.cap.min(room).max(tokens.min(room)).floor_to_milli();
-        debug_assert!(held >= Amount::ZERO);
+        // A share of which no whole token can be held would be minted by nobody.
+        let share = if cap < Amount::ONE { Share::ZERO } else { share };
         if let Some(holding) = self.holders.get_mut(&holder) {
             holding.place = wish.place;
         }
@@ -490,11 +510,29 @@ impl LeaseTerms {
 }
 
 impl Holding {
+    /// How many tokens may come back with a message that acts on `acting`: as far as the cap of what was acted on, which
+    /// counted them up to now, falls with it. A lease that has ended counts nothing, nor does one that was never
+    /// acted on: tokens paid for by those would come on top of what has refilled since.
+    fn pays_for(&self, acting: Option<Acting>, epoch: u64, now: LedgerTime, rules: Rules) -> Amount {
+        let Some(acting) = acting else { return Amount::ZERO };
+        let cap = |lease: Option<Lease>| {
+            lease.filter(|lease| now < lease.expires).map_or(Amount::ZERO, |lease| lease.cap)
+        };
+        let named =
+            |lease: Option<Lease>| lease.is_some_and(|lease| is_named(&lease, acting.name, epoch, rules));
+        let counted = if named(self.pending) {
+            cap(self.pending).max(cap(self.acked))
+        } else if named(self.acked) {
+            cap(self.acked)
+        } else {
+            Amount::ZERO
+        };
+        (counted - acting.cap.at_least_zero()).at_least_zero()
+    }
+
     /// Settles by what a newer request acts on, and returns the tokens of a reply that was skipped.
     fn settle(&mut self, report: &CellReport, turn: &Turn) -> Amount {
-        let matches = |lease: &Lease, name: LeaseName| {
-            lease.seq == name.seq && (name.epoch == turn.epoch || !turn.rules.keeps(Rule::EpochInName))
-        };
+        let matches = |lease: &Lease, name: LeaseName| is_named(lease, name, turn.epoch, turn.rules);
         let Some(acting) = report.acting else {
             // It acts on nothing, and applies nothing but the reply to this request.
             let skipped = self.pending.take().map_or(Amount::ZERO, |lease| lease.tokens);
@@ -536,14 +574,10 @@ impl Holding {
             (_, since) => since.or(Some(now)),
         };
     }
+}
 
-    fn claimed_share(&self, now: LedgerTime) -> Share {
-        self.counts(now).0
-    }
-
-    fn claimed_cap(&self, now: LedgerTime) -> Amount {
-        self.counts(now).1
-    }
+fn is_named(lease: &Lease, name: LeaseName, epoch: u64, rules: Rules) -> bool {
+    lease.seq == name.seq && (name.epoch == epoch || !rules.keeps(Rule::EpochInName))
 }
 
 /// Neither lease is named by a request that should name one of them: count the larger in each part, to the later end.

@@ -16,6 +16,7 @@ use crate::message::{
 };
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, LedgerTime, Span};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -209,7 +210,7 @@ pub enum Output {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// A value is out of its range.
-    Cell(CellKey, OutOfRange),
+    Cell(Box<(CellKey, OutOfRange)>),
     /// Two entries for one cell.
     Twice(CellKey),
     /// More cells than [`CELLS_MAX`], removed ones that are still remembered included.
@@ -219,7 +220,7 @@ pub enum ConfigError {
 impl core::fmt::Display for ConfigError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            ConfigError::Cell(key, problem) => write!(f, "limit {key}: {problem}"),
+            ConfigError::Cell(cell) => write!(f, "limit {}: {}", cell.0, cell.1),
             ConfigError::Twice(key) => write!(f, "limit {key}: given twice"),
             ConfigError::TooMany(count) => {
                 write!(
@@ -281,6 +282,11 @@ impl Ledger {
         &self.state
     }
 
+    /// How often a worker is heard at the fleet's present size.
+    pub fn heartbeat(&self) -> Span {
+        self.pace().0
+    }
+
     /// Does what `input` asks, at `now`. A `now` before an earlier one counts as that one.
     pub fn apply(&mut self, now: LedgerTime, input: Input) -> Output {
         let now = self.state.now.max(now);
@@ -291,7 +297,7 @@ impl Ledger {
         self.sweep(now);
         let output = match input {
             Input::Configure(configure) => self.configure(now, configure),
-            Input::Heartbeat(request) => Output::Reply(self.heartbeat(now, request)),
+            Input::Heartbeat(request) => Output::Reply(self.answer_once(now, request)),
             Input::Report(request) => {
                 self.report(now, &request);
                 Output::Done
@@ -327,7 +333,7 @@ impl Ledger {
         self.state.cells.values().filter_map(|cell| cell.next_due(self.state.now)).min()
     }
 
-    fn heartbeat(&mut self, now: LedgerTime, request: Request) -> Result<Reply, RequestError> {
+    fn answer_once(&mut self, now: LedgerTime, request: Request) -> Result<Reply, RequestError> {
         if request.cells.len() > CELLS_PER_REQUEST_MAX {
             return Err(RequestError::TooManyCells);
         }
@@ -443,11 +449,16 @@ impl Ledger {
     }
 
     fn revoke(&mut self, now: LedgerTime, request: &Request) {
+        // A last word has the newest seq; one that is older is not from a process that has stopped.
+        if self.state.workers.get(&request.incarnation).is_some_and(|worker| request.seq < worker.seq) {
+            return;
+        }
         for report in request.cells.iter().take(CELLS_PER_REQUEST_MAX) {
             let holder = Holder { incarnation: request.incarnation, borrowed: report.borrowed };
             if let Some(cell) = self.state.cells.get_mut(&report.key) {
                 cell.advance(now, self.rules);
-                cell.release(holder, Some(report), self.state.recovering_until.is_some());
+                let recovering = self.state.recovering_until.is_some();
+                cell.release(holder, Some(report), self.state.epoch, recovering, self.rules);
             }
         }
         for cell in self.state.cells.values_mut() {
@@ -455,7 +466,7 @@ impl Ledger {
                 let holder = Holder { incarnation: request.incarnation, borrowed };
                 if cell.holders.contains_key(&holder) {
                     cell.advance(now, self.rules);
-                    cell.release(holder, None, false);
+                    cell.release(holder, None, self.state.epoch, false, self.rules);
                 }
             }
         }
@@ -495,6 +506,11 @@ impl Ledger {
     }
 
     fn forget(&mut self, now: LedgerTime, epoch: u64) {
+        if !self.rules.keeps(Rule::EpochInName) {
+            // The hole: with nothing but a seq in their names, leases from before a reset look like those that this ledger
+            // remembers, and it goes on with them.
+            return;
+        }
         let until = now + counted(LEASE_MAX);
         self.state.epoch = epoch;
         self.state.workers.clear();
@@ -546,7 +562,7 @@ impl Ledger {
     fn check(&self, configure: &Configure) -> Result<(), ConfigError> {
         let mut keys = alloc::collections::BTreeSet::new();
         for config in &configure.cells {
-            config.check().map_err(|problem| ConfigError::Cell(config.key.clone(), problem))?;
+            config.check().map_err(|problem| ConfigError::Cell(Box::new((config.key.clone(), problem))))?;
             if !keys.insert(&config.key) {
                 return Err(ConfigError::Twice(config.key.clone()));
             }

@@ -4,7 +4,7 @@
 //! One that can't be granted at once gets a place in the queue, and nothing else: it is granted when its turn has come
 //! and its owner (or, for those who can't come back, the ledger's own timer) asks again.
 
-use super::alloc_share::{central_time, waiting_before};
+use super::alloc_share::{strict_time, waiting_before};
 use super::cell::{Cell, Place};
 use crate::limit::{CellKey, LEASE_MAX, counted};
 use crate::rules::{Rule, Rules};
@@ -72,6 +72,11 @@ pub enum AcquireOutcome {
     CostAboveBurst {
         /// The burst now.
         burst: u64,
+    },
+    /// The id is taken by a request for another cost.
+    IdTaken {
+        /// The cost under this id.
+        cost: u64,
     },
     /// No such limit, meter or tier.
     UnknownLimit,
@@ -159,7 +164,7 @@ impl Strict {
 
     pub(super) fn outstanding(&self, at: LedgerTime) -> Amount {
         match self.stage {
-            Stage::Granted { expires, .. } if at < expires => Amount::tokens(self.cost),
+            Stage::Granted { at: from, expires } if from <= at && at < expires => Amount::tokens(self.cost),
             _ => Amount::ZERO,
         }
     }
@@ -179,8 +184,15 @@ impl Strict {
 
 impl Cell {
     pub(super) fn acquire(&mut self, now: LedgerTime, acquire: Acquire, rules: Rules) -> AcquireOutcome {
-        let known = self.strict.get(&acquire.id).map(|strict| (strict.stage, strict.lease));
-        let place = match known {
+        let known = self.strict.get(&acquire.id);
+        if let Some(strict) = known.filter(|strict| strict.cost != acquire.cost) {
+            return AcquireOutcome::IdTaken { cost: strict.cost };
+        }
+        let place = match known.map(|strict| (strict.stage, strict.lease)) {
+            // Only a careless ledger promises tokens: see `promised` below.
+            Some((Stage::Granted { at, .. }, _)) if now < at => {
+                return AcquireOutcome::Queued { ahead: 0, due: Some(at.since(now)) };
+            }
             Some((Stage::Granted { expires, .. }, lease)) if now < expires => {
                 return AcquireOutcome::Granted { lease };
             }
@@ -199,16 +211,16 @@ impl Cell {
         let ahead = waiting_before(self, place.map(|place| place.number), now);
         let usable = self.free - Amount::tokens(ahead);
         let grantable = usable >= cost && !self.is_recovering(now);
-        let (out, _) = self.outstanding(now);
         let due = if self.is_recovering(now) {
             self.recovering_until.map(|until| until.since(now))
         } else {
-            central_time(self, now, cost - usable, out)
+            strict_time(self, now, cost - usable)
         };
         let promised = !rules.keeps(Rule::ReservationsConfirm);
         let stage = if grantable || promised {
             self.free -= cost;
-            Stage::Granted { at: now, expires: now + counted(acquire.lease) }
+            let from = if grantable { now } else { now + due.unwrap_or_default() };
+            Stage::Granted { at: from, expires: from + counted(acquire.lease) }
         } else {
             let number = place.map_or_else(
                 || {
@@ -308,8 +320,7 @@ impl Cell {
             return Some(until);
         }
         let usable = self.free - Amount::tokens(waiting_before(self, Some(number), now));
-        let (out, _) = self.outstanding(now);
-        let due = central_time(self, now, Amount::tokens(cost) - usable, out).unwrap_or(TICK_UNSURE);
+        let due = strict_time(self, now, Amount::tokens(cost) - usable).unwrap_or(TICK_UNSURE);
         Some(now + Span(due.0.max(TICK_MIN.0)))
     }
 }

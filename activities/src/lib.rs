@@ -1,0 +1,50 @@
+//! What tollgate's workflows do outside of themselves, and the host that runs both.
+//!
+//! - [`Hosted`]: the activities of [`tollgate_workflows::contracts`], with the Temporal client of the worker they run on.
+//! - [`ensure_group`]: makes sure that the workflows of a group are there.
+//! - [`run_host`]: a worker that runs the workflows and activities of all groups.
+
+mod coordinator;
+mod ensure;
+mod host;
+
+pub use ensure::{EnsureError, Ensured, ensure_group};
+pub use host::{HostError, host_worker_options, run_host};
+
+pub use activities::Hosted;
+
+mod activities {
+    #![allow(missing_docs, reason = "the macro makes public names of the activities and gives them no docs")]
+
+    use crate::coordinator;
+    use temporalio_common::data_converters::RawValue;
+    use temporalio_sdk::activities::{ActivityContext, ActivityError, activities};
+    use tollgate_workflows::contracts::{PushJson, ReadConfigurationJson};
+    use tollgate_workflows::wire::{read, write};
+
+    /// The activities that a coordinator host runs.
+    #[derive(Debug)]
+    pub struct Hosted;
+
+    #[activities]
+    impl Hosted {
+        /// See [`tollgate_workflows::contracts::Activities`].
+        #[activity(definition = tollgate_workflows::contracts::Configure)]
+        pub async fn configure(ctx: ActivityContext, input: RawValue) -> Result<RawValue, ActivityError> {
+            let push: PushJson = read(&input)?;
+            Ok(write(&coordinator::configure(&ctx.client(), push).await?))
+        }
+
+        /// See [`tollgate_workflows::contracts::Activities`].
+        #[activity(definition = tollgate_workflows::contracts::ReadConfiguration)]
+        pub async fn read_configuration(
+            ctx: ActivityContext,
+            input: RawValue,
+        ) -> Result<RawValue, ActivityError> {
+            let wanted: ReadConfigurationJson = read(&input)?;
+            Ok(write(
+                &coordinator::read_configuration(&ctx.client(), &wanted.group, ctx.info().attempt).await?,
+            ))
+        }
+    }
+}

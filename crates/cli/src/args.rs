@@ -1,0 +1,446 @@
+//! The command line.
+
+use crate::quantity;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_core::units::Span;
+use tollgate_workflows::contracts::{GROUP_DEFAULT, check_group};
+use tollgate_workflows::wire::config::RateJson;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed: refused by the server, or not valid; nothing was changed
+  2  wrong usage: arguments or connection settings
+  3  no answer: Temporal not reachable, no coordinator host, or the time was over
+
+Connection settings come from Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY,
+TEMPORAL_TLS_*, TEMPORAL_PROFILE, TEMPORAL_CONFIG_FILE) and temporal.toml, as the Temporal CLI reads them. Options on
+the command line go first.";
+
+/// Rate limits for a fleet of workers, held by Temporal.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "tollgate",
+    version,
+    about,
+    max_term_width = 110,
+    propagate_version = true,
+    after_help = EXIT_CODES,
+    after_long_help = format!("\
+Examples:
+  tollgate dev                                     a Temporal server to try things with, and a coordinator
+  tollgate serve --address temporal:7233           a coordinator host for your own Temporal server
+  tollgate limit set openai --rate 50/s --burst 16
+  tollgate status --watch
+
+{EXIT_CODES}")
+)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// The group of limits, which share one coordinator [default: default]
+    #[arg(long, global = true, value_name = "GROUP", value_parser = group)]
+    pub group: Vec<String>,
+    /// Print JSON as the server sends it; errors too, on standard error
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// How long to wait for an answer
+    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = quantity::timeout,
+          allow_hyphen_values = true)]
+    pub timeout: Duration,
+    /// How to reach Temporal.
+    #[command(flatten)]
+    pub temporal: Temporal,
+}
+
+/// How to reach Temporal: the options have the Temporal CLI's names.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Temporal")]
+pub struct Temporal {
+    /// The Temporal server [default: localhost:7233]
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    pub address: Option<String>,
+    /// The namespace [default: default]
+    #[arg(long, short = 'n', global = true)]
+    pub namespace: Option<String>,
+    /// A profile of the configuration file
+    #[arg(long, global = true)]
+    pub profile: Option<String>,
+    /// The configuration file, instead of temporal.toml in its usual place
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+    /// API key; turns TLS on
+    #[arg(long, global = true, value_name = "KEY", hide_short_help = true)]
+    pub api_key: Option<String>,
+    /// Use TLS
+    #[arg(long, global = true, hide_short_help = true)]
+    pub tls: bool,
+    /// Certificate of the authority that signed the server's
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub tls_ca_path: Option<String>,
+    /// Client certificate
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub tls_cert_path: Option<String>,
+    /// Key of the client certificate
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    pub tls_key_path: Option<String>,
+    /// The name that the server's certificate is for
+    #[arg(long, global = true, value_name = "NAME", hide_short_help = true)]
+    pub tls_server_name: Option<String>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Start a Temporal dev server with its UI, and a coordinator host
+    #[command(after_help = "\
+Examples:
+  tollgate dev                              everything in memory, gone when it ends
+  tollgate dev --db-filename tollgate.db    kept in a file
+  tollgate dev --port 17233 --ui-port 18233 --group default --group batch
+
+The server is the Temporal CLI's: the one that TOLLGATE_TEMPORAL_CLI names, else `temporal` in PATH. Only for
+development: nothing is secured or replicated. Ctrl-C stops both.")]
+    Dev(Dev),
+    /// Run a coordinator host for a Temporal server
+    #[command(after_help = "\
+Examples:
+  tollgate serve
+  tollgate serve --group default --group batch --address temporal:7233 --namespace limits
+  TEMPORAL_PROFILE=production RUST_LOG=tollgate=debug tollgate serve --log-format json
+
+It makes sure that each group's workflows are there, and prints `ready: groups default on HOST:PORT` once it serves.
+Without Temporal it keeps trying. Run two of them: either may be killed at any time. SIGTERM and SIGINT stop it
+cleanly.")]
+    Serve(Serve),
+    /// Show and change limits
+    #[command(subcommand)]
+    Limit(Limit),
+    /// Show the configuration and what changed it
+    #[command(subcommand)]
+    Config(Config),
+    /// Show what is in force: limits, their use, and who holds what
+    #[command(after_help = "\
+Examples:
+  tollgate status             all limits
+  tollgate status openai      one limit with its holders
+  tollgate status --watch     drawn anew every second; q or Ctrl-C ends it
+  tollgate status --json | jq '.limits[] | {limit, used, waiting}'
+
+Columns: RATE now and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
+share of its rate (kind `shares`) or as tokens (kind `tokens`); WAITING tokens that are wanted and not there.")]
+    Status(Status),
+    /// Print a script for the completions of a shell
+    #[command(after_help = "\
+Examples:
+  tollgate completions bash > ~/.local/share/bash-completion/completions/tollgate
+  tollgate completions zsh  > ~/.zfunc/_tollgate
+  tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `tollgate dev`.
+#[derive(Clone, Debug, Args)]
+pub struct Dev {
+    /// Keep the server's state in this file; in memory if not given
+    #[arg(long, short = 'f', value_name = "FILE")]
+    pub db_filename: Option<PathBuf>,
+    /// Port of the Temporal server
+    #[arg(long, default_value_t = 7233, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: u16,
+    /// Port of the Temporal UI
+    #[arg(long, default_value_t = 8233, value_parser = clap::value_parser!(u16).range(1..))]
+    pub ui_port: u16,
+    /// Without the UI
+    #[arg(long)]
+    pub headless: bool,
+    /// How it logs.
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// `tollgate serve`.
+#[derive(Clone, Debug, Args)]
+pub struct Serve {
+    /// How it logs.
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// How a long-running command logs, on standard error. `RUST_LOG` says what.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Log {
+    /// Form of the log on standard error; RUST_LOG chooses what is logged
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// `tollgate limit`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Limit {
+    /// Create a limit, or change what is given of it
+    #[command(after_help = "\
+Examples:
+  tollgate limit set openai --rate 50/s --burst 16 --reason \"the provider's tier 2\"
+  tollgate limit set openai --rate 100/s --ramp 15s      the rest stays as it is
+  tollgate limit set openai --rate 100/s --dry-run       say what would change
+  tollgate limit set reports --rate 5/day --lease 2m
+
+A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
+changes the group at the same time, the second change is refused.")]
+    Set(LimitSet),
+    /// Show one limit as it is configured
+    #[command(after_help = "Examples:\n  tollgate limit get openai\n  tollgate limit get openai --json")]
+    Get {
+        /// The limit
+        #[arg(value_parser = quantity::name)]
+        name: String,
+    },
+    /// Show all limits as they are configured
+    #[command(after_help = "Examples:\n  tollgate limit list\n  tollgate limit list --group batch --json")]
+    List,
+    /// Remove a limit; its leases end by themselves
+    #[command(after_help = "\
+Examples:
+  tollgate limit rm openai --reason \"provider is gone\"
+  tollgate limit rm openai --dry-run")]
+    Rm {
+        /// The limit
+        #[arg(value_parser = quantity::name)]
+        name: String,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Stop the ramp of a limit where it is
+    #[command(after_help = "Examples:\n  tollgate limit abort-ramp openai --reason \"429s at 80/s\"")]
+    AbortRamp {
+        /// The limit
+        #[arg(value_parser = quantity::name)]
+        name: String,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
+    },
+}
+
+/// `tollgate limit set`. What isn't given stays as it is.
+#[derive(Clone, Debug, Args)]
+pub struct LimitSet {
+    /// The limit
+    #[arg(value_parser = quantity::name)]
+    pub name: String,
+    /// Tokens per time: 50, 50/s, 600/min, 100/h, 5/day, 10/250ms
+    #[arg(long, value_parser = quantity::rate, allow_hyphen_values = true)]
+    pub rate: Option<RateJson>,
+    /// The most tokens used at once [default: what the rate brings in a second, the whole count from a minute on]
+    #[arg(long, value_name = "TOKENS", value_parser = quantity::burst, allow_hyphen_values = true)]
+    pub burst: Option<u64>,
+    /// How long a worker may act on one answer: longer rides out longer outages, shorter takes a dead worker's
+    /// quota back sooner [default: 15s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::lease, allow_hyphen_values = true)]
+    pub lease: Option<Span>,
+    /// How long the change takes, in a straight line [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+    pub ramp: Option<Span>,
+    /// The limit was used in another group until now: wait for the leases of that group to end
+    #[arg(long)]
+    pub moved: bool,
+    /// How it is changed.
+    #[command(flatten)]
+    pub change: Change,
+}
+
+/// What goes with every change.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Change {
+    /// Why, for the history
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Who, for the history [default: USER@HOST]
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+    /// Say what would change, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Refuse unless this version is in force
+    #[arg(long, value_name = "VERSION")]
+    pub if_version: Option<String>,
+}
+
+/// `tollgate config`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Config {
+    /// Show the configuration in force
+    #[command(after_help = "\
+Examples:
+  tollgate config show
+  tollgate config show --json > limits.json
+  tollgate config show --at +30s      what will be in force by then, with all ramps
+  tollgate config show --at 2026-11-30T13:00:00Z")]
+    Show {
+        /// The values that are in force at this time, instead of what was set: +30s, -5m, 2026-11-30T13:00:00Z
+        #[arg(long, value_name = "TIME", value_parser = At::read, allow_hyphen_values = true)]
+        at: Option<At>,
+    },
+    /// Show what changed, newest first: who, when, why
+    #[command(after_help = "Examples:\n  tollgate config history\n  tollgate config history --limit openai")]
+    History {
+        /// Only changes of this limit
+        #[arg(long, value_name = "NAME", value_parser = quantity::name)]
+        limit: Option<String>,
+        /// Only the newest so many
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+    },
+}
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Microseconds since the Unix epoch.
+    Absolute(u64),
+    /// After now.
+    In(Span),
+    /// Before now.
+    Ago(Span),
+}
+
+impl At {
+    fn read(text: &str) -> Result<At, String> {
+        let allowed = || "allowed: +DURATION, -DURATION, or a time such as 2026-11-30T13:00:00Z".to_owned();
+        if let Some(span) = text.strip_prefix('+') {
+            return quantity::span(span).map(At::In).map_err(|_| allowed());
+        }
+        if let Some(span) = text.strip_prefix('-') {
+            return quantity::span(span).map(At::Ago).map_err(|_| allowed());
+        }
+        let time: jiff::Timestamp = text.parse().map_err(|_| allowed())?;
+        u64::try_from(time.as_microsecond()).map(At::Absolute).map_err(|_| allowed())
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub fn us(self, now_us: u64) -> u64 {
+        match self {
+            At::Absolute(us) => us,
+            At::In(span) => now_us.saturating_add(span.0),
+            At::Ago(span) => now_us.saturating_sub(span.0),
+        }
+    }
+}
+
+/// `tollgate status`.
+#[derive(Clone, Debug, Args)]
+pub struct Status {
+    /// Only this limit, with who holds it
+    #[arg(value_parser = quantity::name)]
+    pub limit: Option<String>,
+    /// Draw it anew every second
+    #[arg(long, short = 'w')]
+    pub watch: bool,
+}
+
+impl Global {
+    /// All groups, each once, in the order given.
+    pub fn groups(&self) -> Vec<String> {
+        let mut groups: Vec<String> = Vec::new();
+        for group in &self.group {
+            if !groups.contains(group) {
+                groups.push(group.clone());
+            }
+        }
+        if groups.is_empty() {
+            groups.push(GROUP_DEFAULT.to_owned());
+        }
+        groups
+    }
+}
+
+fn group(text: &str) -> Result<String, String> {
+    check_group(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_stand_before_and_after_the_command() {
+        let before = Cli::try_parse_from(["tollgate", "--group", "a", "--json", "status"]).unwrap();
+        let after = Cli::try_parse_from(["tollgate", "status", "--group", "a", "--json"]).unwrap();
+        for cli in [before, after] {
+            assert_eq!(cli.global.groups(), ["a"]);
+            assert!(cli.global.json);
+        }
+    }
+
+    #[test]
+    fn a_group_given_twice_is_served_once() {
+        let cli = Cli::try_parse_from(["tollgate", "serve", "--group", "a", "--group", "b", "--group", "a"]);
+        assert_eq!(cli.unwrap().global.groups(), ["a", "b"]);
+        let cli = Cli::try_parse_from(["tollgate", "serve"]);
+        assert_eq!(cli.unwrap().global.groups(), ["default"]);
+    }
+
+    #[test]
+    fn times_are_absolute_or_as_seen_from_now() {
+        assert_eq!(At::read("+30s").map(|at| at.us(1_000_000)), Ok(31_000_000));
+        assert_eq!(At::read("-5m").map(|at| at.us(301_000_000)), Ok(1_000_000));
+        assert_eq!(At::read("1970-01-01T00:00:01Z"), Ok(At::Absolute(1_000_000)));
+        for bad in ["", "30s", "+", "-x", "1969-01-01T00:00:00Z", "yesterday"] {
+            assert!(At::read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_option_value_and_what_is_allowed() {
+        for (option, value) in [
+            ("--rate", "-1"),
+            ("--rate", "50/0s"),
+            ("--rate", "99999999999999999999"),
+            ("--rate", "abc"),
+            ("--burst", "-1"),
+            ("--burst", "99999999999999999999"),
+            ("--lease", "1s"),
+            ("--lease", "8"),
+            ("--ramp", "-5s"),
+            ("--timeout", "0s"),
+        ] {
+            let error = Cli::try_parse_from(["tollgate", "limit", "set", "api", option, value]).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(option) && text.contains(&format!("'{value}'")), "{text}");
+            assert!(text.contains("allowed: "), "{text}");
+        }
+    }
+}

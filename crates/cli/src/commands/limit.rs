@@ -1,0 +1,296 @@
+//! `tollgate limit`.
+
+use super::{print, print_line};
+use crate::actor;
+use crate::args::{Change, Global, Limit, LimitSet};
+use crate::connection::{Session, Workflow};
+use crate::failure::Failure;
+use crate::moment::{self, left};
+use crate::quantity::span_text;
+use crate::table::{Cell, Paint, Side, Table, printable};
+use tollgate_core::limit::CellKey;
+use tollgate_core::units::Span;
+use tollgate_workflows::config::view::{ConfigJson, ConfiguredLimitJson};
+use tollgate_workflows::wire::config::{AppliedJson, ApplyJson, LimitJson, RateJson};
+
+/// Shows and changes limits.
+///
+/// # Errors
+/// As [`Session::query`] and [`Session::update`]; [`Failure::Refused`] when the change is refused.
+pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
+    let session = Session::open(global).await?;
+    match command {
+        Limit::Set(wanted) => {
+            let config: ConfigJson = session.query(Workflow::Config, "config", &()).await?.read()?;
+            let limit = merge(&config, wanted)?;
+            let mut apply = base(&wanted.change);
+            apply.set.push(limit);
+            apply.ramp_ms = wanted.ramp.map(Span::millis);
+            // What isn't given was read from this version: another edit in between must not be undone.
+            apply.if_version.get_or_insert(config.version);
+            send(&session, &apply, global.json).await
+        }
+        Limit::Rm { name, change } => {
+            let apply = ApplyJson { remove: vec![name.clone()], ..base(change) };
+            send(&session, &apply, global.json).await
+        }
+        Limit::AbortRamp { name, change } => {
+            let apply = ApplyJson { abort_ramps: vec![name.clone()], ..base(change) };
+            send(&session, &apply, global.json).await
+        }
+        Limit::Get { name } => {
+            let config: ConfigJson = session.query(Workflow::Config, "config", &()).await?.read()?;
+            let found: Vec<_> = config.limits.into_iter().filter(|limit| limit.limit == *name).collect();
+            if found.is_empty() {
+                return Err(unknown(name, session.group()));
+            }
+            if global.json {
+                return print_line(&json_line(&found)?);
+            }
+            print(&render(&found, moment::now_us(), Paint::of_stdout()))
+        }
+        Limit::List => {
+            let answer = session.query(Workflow::Config, "config", &()).await?;
+            if global.json {
+                return print_line(&answer.text());
+            }
+            let config: ConfigJson = answer.read()?;
+            print(&render(&config.limits, moment::now_us(), Paint::of_stdout()))
+        }
+    }
+}
+
+/// Limits as a table.
+pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> String {
+    if limits.is_empty() {
+        return "no limits yet: `tollgate limit set NAME --rate 50/s` makes one\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("LIMIT", Side::Left),
+        ("RATE", Side::Right),
+        ("BURST", Side::Right),
+        ("LEASE", Side::Right),
+        ("RAMPS", Side::Left),
+    ]);
+    for limit in limits {
+        let key =
+            CellKey { limit: limit.limit.clone(), meter: limit.meter.clone(), tier: limit.tier.clone() }
+                .to_string();
+        let ramps = ramps(limit, now_us);
+        table.row(vec![
+            Cell::new(key),
+            Cell::new(&limit.rate_text),
+            Cell::new(limit.burst),
+            Cell::new(span_text(limit.lease_ms)),
+            Cell::warn_if(&ramps, !ramps.is_empty()),
+        ]);
+    }
+    table.render(paint)
+}
+
+/// The ramps that are under way.
+fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
+    let named = [("rate", &limit.rate_ramp), ("burst", &limit.burst_ramp)];
+    let under_way = named.into_iter().filter_map(|(what, ramp)| {
+        let ramp = ramp.as_ref().filter(|ramp| ramp.end_us > now_us)?;
+        Some(format!("{what} {} → {}, {} left", ramp.from, ramp.to, left(ramp.end_us, now_us)))
+    });
+    under_way.collect::<Vec<_>>().join("; ")
+}
+
+/// The limit as it is sent: the server keeps the burst and the lease that aren't given, a rate is always wanted.
+fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
+    let key = CellKey::of(&wanted.name);
+    let is_it = |limit: &&ConfiguredLimitJson| {
+        limit.limit == key.limit && limit.meter == key.meter && limit.tier == key.tier
+    };
+    let rate = match (wanted.rate, config.limits.iter().find(is_it)) {
+        (Some(rate), _) => rate,
+        (None, Some(found)) => whole_rate(found)?,
+        (None, None) => {
+            let name = &wanted.name;
+            return Err(Failure::Failed(format!(
+                "limit {name:?} doesn't exist yet: --rate is needed to create it"
+            )));
+        }
+    };
+    Ok(LimitJson {
+        name: wanted.name.clone(),
+        rate,
+        burst: wanted.burst,
+        lease_ms: wanted.lease.map(Span::millis),
+        moved: wanted.moved,
+    })
+}
+
+/// The rate that a limit has, where it can be stated: a ramp that was stopped may have left it between whole tokens.
+fn whole_rate(limit: &ConfiguredLimitJson) -> Result<RateJson, Failure> {
+    let rate = limit.rate;
+    if !rate.micro_tokens.is_multiple_of(1_000_000) || !rate.period_us.is_multiple_of(1_000) {
+        return Err(Failure::Failed(format!(
+            "limit {:?} is at {} since its ramp was stopped, which is no whole rate: give --rate too",
+            limit.limit, limit.rate_text
+        )));
+    }
+    Ok(RateJson { count: rate.micro_tokens / 1_000_000, period_ms: rate.period_us / 1_000 })
+}
+
+fn base(change: &Change) -> ApplyJson {
+    ApplyJson {
+        actor: change.actor.clone().unwrap_or_else(actor::default_actor),
+        reason: change.reason.clone().unwrap_or_default(),
+        if_version: change.if_version.clone(),
+        dry_run: change.dry_run,
+        ..ApplyJson::default()
+    }
+}
+
+async fn send(session: &Session, apply: &ApplyJson, json: bool) -> Result<(), Failure> {
+    let answer = session.update(Workflow::Config, "apply", apply).await?;
+    let applied: AppliedJson = answer.read()?;
+    if json {
+        print_line(&answer.text())?;
+    }
+    match applied {
+        AppliedJson::Refused { mut problems } => {
+            if problems.iter().any(|problem| problem.starts_with("if_version is")) {
+                problems.push(
+                    "somebody else changed the group: see `tollgate config history`, then try again"
+                        .to_owned(),
+                );
+            }
+            Err(Failure::Refused(problems))
+        }
+        AppliedJson::Ok { .. } if json => Ok(()),
+        AppliedJson::Ok { version, changes } => print(&outcome(&version, &changes, apply.dry_run)),
+    }
+}
+
+/// What changed, or what would.
+fn outcome(version: &str, changes: &[String], dry_run: bool) -> String {
+    if changes.is_empty() {
+        return format!("nothing to change; version {version}\n");
+    }
+    let lines: String = changes.iter().map(|change| format!("{}\n", printable(change))).collect();
+    if dry_run { format!("would change:\n{lines}") } else { format!("{lines}version {version}\n") }
+}
+
+fn unknown(name: &str, group: &str) -> Failure {
+    Failure::Failed(format!("no limit {name:?} in group {group:?}: see `tollgate limit list`"))
+}
+
+fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
+    serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_workflows::config::view::{CoordinatorKnowsJson, EffectiveLimitJson, RampJson};
+    use tollgate_workflows::wire::config::ExactRateJson;
+    use tollgate_workflows::wire::status::UnreadableJson;
+
+    const NOW: u64 = 1_796_043_897_000_000;
+
+    /// A limit with a rate per second, in millionths.
+    pub(crate) fn limit(name: &str, micro_tokens: u64) -> ConfiguredLimitJson {
+        let rate = ExactRateJson { micro_tokens, period_us: 1_000_000 };
+        let rate_text = format!("{}.{:06}/s", micro_tokens / 1_000_000, micro_tokens % 1_000_000);
+        let (meter, tier) = (CellKey::METER.to_owned(), CellKey::TIER.to_owned());
+        ConfiguredLimitJson {
+            limit: name.to_owned(),
+            meter: meter.clone(),
+            tier: tier.clone(),
+            rate,
+            rate_text: rate_text.clone(),
+            burst: 16,
+            lease_ms: 8_000,
+            moved: false,
+            effective: EffectiveLimitJson {
+                limit: name.to_owned(),
+                meter,
+                tier,
+                rate,
+                rate_text,
+                rate_micro: micro_tokens,
+                burst_milli: 16_000,
+            },
+            rate_ramp: None,
+            burst_ramp: None,
+        }
+    }
+
+    fn config() -> ConfigJson {
+        ConfigJson {
+            group: "default".to_owned(),
+            now_us: NOW,
+            version: "7.1".to_owned(),
+            target_rate_milli: 10_000,
+            limits: vec![limit("a", 50_000_000), limit("b", 73_216_549)],
+            starting: false,
+            coordinator: CoordinatorKnowsJson::default(),
+            unreadable: UnreadableJson::default(),
+            refused: UnreadableJson::default(),
+            runs: 0,
+        }
+    }
+
+    fn wanted(name: &str) -> LimitSet {
+        let change = Change::default();
+        LimitSet {
+            name: name.to_owned(),
+            rate: None,
+            burst: None,
+            lease: None,
+            ramp: None,
+            moved: false,
+            change,
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_is_left_to_what_is_there() {
+        let sent = merge(&config(), &LimitSet { burst: Some(20), ..wanted("a") }).unwrap();
+        assert_eq!((sent.rate.count, sent.rate.period_ms), (50, 1_000));
+        assert_eq!((sent.burst, sent.lease_ms), (Some(20), None));
+        let rate = RateJson { count: 9, period_ms: 60_000 };
+        assert_eq!(merge(&config(), &LimitSet { rate: Some(rate), ..wanted("b") }).unwrap().rate, rate);
+    }
+
+    #[test]
+    fn a_rate_that_cannot_be_kept_must_be_given() {
+        let error = merge(&config(), &wanted("c")).unwrap_err();
+        assert_eq!(error.to_string(), "limit \"c\" doesn't exist yet: --rate is needed to create it");
+        let error = merge(&config(), &wanted("b")).unwrap_err().to_string();
+        assert!(error.contains("73.216549/s") && error.contains("give --rate"), "{error}");
+    }
+
+    #[test]
+    fn limits_are_shown_with_the_ramps_that_are_under_way() {
+        let ramp = |end_us| {
+            Some(RampJson {
+                from: "50/s".to_owned(),
+                to: "100/s".to_owned(),
+                start_us: NOW - 3_000_000,
+                end_us,
+            })
+        };
+        let ramped = ConfiguredLimitJson { rate_ramp: ramp(NOW + 12_000_000), ..limit("openai/gpt-4o", 1) };
+        let over = ConfiguredLimitJson { rate_ramp: ramp(NOW), lease_ms: 90_000, ..limit("b", 2) };
+        assert_eq!(
+            render(&[ramped, over], NOW, Paint::OFF),
+            "LIMIT                RATE  BURST  LEASE  RAMPS\n\
+             openai/gpt-4o  0.000001/s     16     8s  rate 50/s → 100/s, 12s left\n\
+             b              0.000002/s     16  1m30s\n"
+        );
+        assert!(render(&[], NOW, Paint::OFF).starts_with("no limits yet"));
+    }
+
+    #[test]
+    fn an_outcome_says_whether_it_happened() {
+        let changes = ["a: rate 50/s -> 60/s over 15 s".to_owned()];
+        assert_eq!(outcome("7.2", &changes, false), "a: rate 50/s -> 60/s over 15 s\nversion 7.2\n");
+        assert_eq!(outcome("7.1", &changes, true), "would change:\na: rate 50/s -> 60/s over 15 s\n");
+        assert_eq!(outcome("7.1", &[], true), "nothing to change; version 7.1\n");
+    }
+}

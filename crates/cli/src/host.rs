@@ -1,0 +1,185 @@
+//! The coordinator host: runs the workflows of all groups, and makes sure that those of its own are there.
+
+use crate::connection::Settings;
+use crate::failure::Failure;
+use crate::signals::StopSignals;
+use std::time::Duration;
+use temporalio_client::errors::WorkflowInteractionError;
+use temporalio_client::{Client, UntypedWorkflow, WorkflowDescribeOptions, WorkflowExecutionStatus};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate_activities::{ensure_group, run_host};
+use tollgate_workflows::contracts::{config_id, coordinator_id};
+
+/// How often it looks whether the workflows of its groups are there. Two cheap calls for each.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// How often it looks until they are there for the first time.
+const READY_EVERY: Duration = Duration::from_millis(100);
+/// The first pause after a failure; each is twice the one before.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+/// The longest pause after a failure: what a server that comes back waits at most.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long a host may take to stop. What it has begun is done in less; the next host repeats the rest.
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// A coordinator host.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Where Temporal is.
+    pub settings: Settings,
+    /// Whose workflows it makes sure of. It runs those of every group.
+    pub groups: Vec<String>,
+    /// How long one call may take.
+    pub call_timeout: Duration,
+}
+
+impl Host {
+    /// Serves until a signal comes, which it returns; calls `ready` once, when every group is there. A second signal
+    /// ends it at once.
+    ///
+    /// # Errors
+    /// [`Failure`] when the settings are wrong, the server doesn't let it in, or `ready` fails. A server that is away
+    /// is waited for.
+    pub async fn run(
+        &self,
+        stop: &mut StopSignals,
+        ready: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<&'static str, Failure> {
+        let client = tokio::select! {
+            signal = stop.recv() => return Ok(signal),
+            client = self.connect() => client?,
+        };
+        let (stop_host, stopped) = oneshot::channel::<()>();
+        let mut host = std::pin::pin!(serve(&client, stopped));
+        let failure = tokio::select! {
+            signal = stop.recv() => Ok(signal),
+            failure = self.look_after_groups(&client, ready) => Err(failure),
+            () = &mut host => Err(Failure::Failed("the host ended by itself".to_owned())),
+        };
+        stop_host.send(()).ok();
+        tokio::select! {
+            ended = timeout(STOP_TIMEOUT, &mut host) => if ended.is_err() {
+                tracing::warn!("the host did not stop in time and is cut off");
+            },
+            signal = stop.recv() => tracing::warn!(signal, "cut off"),
+        }
+        failure
+    }
+
+    async fn connect(&self) -> Result<Client, Failure> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.settings.connect(Instant::now() + self.call_timeout).await {
+                Err(Failure::NoAnswer(problem)) => retry_later(&problem, &mut pause).await,
+                done => return done,
+            }
+        }
+    }
+
+    /// Keeps the workflows of all groups running. Only returns when `ready` fails.
+    async fn look_after_groups(
+        &self,
+        client: &Client,
+        ready: impl FnOnce() -> Result<(), Failure>,
+    ) -> Failure {
+        let mut ready = Some(ready);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let is_first = ready.is_some();
+            match timeout(self.call_timeout, self.check_groups(client, is_first)).await {
+                Ok(Ok(())) => {
+                    if pause != PAUSE_MIN {
+                        tracing::info!(address = self.settings.address(), "Temporal answers again");
+                    }
+                    pause = PAUSE_MIN;
+                    if let Some(Err(failure)) = ready.take().map(|ready| ready()) {
+                        return failure;
+                    }
+                    sleep(CHECK_EVERY).await;
+                }
+                Ok(Err(problem)) => retry_later(&problem, &mut pause).await,
+                Err(_) if is_first => {
+                    retry_later(&"the groups' workflows do not run yet", &mut pause).await;
+                }
+                Err(_) => retry_later(&"no answer from Temporal in time", &mut pause).await,
+            }
+        }
+    }
+
+    /// Looks once; at first also waits until everything runs.
+    async fn check_groups(&self, client: &Client, is_first: bool) -> Result<(), String> {
+        for group in &self.groups {
+            let mut told = false;
+            if !is_first {
+                for id in [config_id(group), coordinator_id(group)] {
+                    if !told && !is_running(client, &id).await? {
+                        tracing::warn!(workflow = id, "not running: starting it");
+                        told = true;
+                    }
+                }
+            }
+            if told || is_first {
+                ensure_group(client, group).await.map_err(|error| chain(&error))?;
+            }
+        }
+        // The config workflow starts the coordinator, on whichever host comes first: that is, as soon as one works.
+        for group in self.groups.iter().filter(|_| is_first) {
+            while !is_running(client, &coordinator_id(group)).await? {
+                sleep(READY_EVERY).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Serves until told to stop, again after failures.
+async fn serve(client: &Client, stopped: oneshot::Receiver<()>) {
+    // Gone without a word is told to stop as well.
+    let mut stopped = std::pin::pin!(async { stopped.await.unwrap_or_default() });
+    let mut pause = PAUSE_MIN;
+    loop {
+        let mut is_over = false;
+        let until = async {
+            (&mut stopped).await;
+            is_over = true;
+        };
+        match run_host(client.clone(), until).await {
+            _ if is_over => return,
+            Ok(()) => retry_later(&"the host ended by itself", &mut pause).await,
+            Err(error) => retry_later(&chain(&error), &mut pause).await,
+        }
+    }
+}
+
+async fn is_running(client: &Client, id: &str) -> Result<bool, String> {
+    let handle = client.get_workflow_handle::<UntypedWorkflow>(id);
+    match handle.describe(WorkflowDescribeOptions::default()).await {
+        Ok(description) => Ok(description.status() == WorkflowExecutionStatus::Running),
+        Err(WorkflowInteractionError::NotFound(status))
+            if !status.message().to_lowercase().contains("namespace") =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+async fn retry_later(problem: &(impl std::fmt::Display + ?Sized), pause: &mut Duration) {
+    tracing::warn!(again_in = ?*pause, "{problem}");
+    sleep(*pause).await;
+    *pause = (*pause * 2).min(PAUSE_MAX);
+}
+
+/// An error with its causes, as far as each says something new.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str(&format!(": {said}"));
+        }
+        next = cause.source();
+    }
+    text
+}

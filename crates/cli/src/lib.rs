@@ -1,0 +1,44 @@
+//! The program `tollgate`: a dev server, the coordinator host, and commands for operators.
+//!
+//! - [`args`] is the command line, [`commands`] what it does;
+//! - [`connection`] is the one way to the workflows, and puts every error into words;
+//! - [`host`] runs the coordinators' code, [`temporal_server`] a Temporal dev server beneath it.
+//!
+//! It decides nothing about limits: that is up to the workflows.
+
+pub mod actor;
+pub mod args;
+pub mod commands;
+pub mod connection;
+pub mod failure;
+pub mod host;
+pub mod logging;
+pub mod moment;
+pub mod quantity;
+pub mod signals;
+pub mod table;
+pub mod temporal_server;
+
+use args::{Cli, Command};
+use clap::CommandFactory as _;
+use failure::Failure;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// [`Failure`], with the exit code that goes with it.
+pub async fn run(cli: Cli) -> Result<(), Failure> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Dev(options) => commands::dev::run(global, options).await,
+        Command::Serve(options) => commands::serve::run(global, options).await,
+        Command::Limit(command) => commands::limit::run(global, command).await,
+        Command::Config(command) => commands::config::run(global, command).await,
+        Command::Status(options) => commands::status::run(global, options).await,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "tollgate", &mut script);
+            commands::print(&String::from_utf8_lossy(&script))
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! One worker process: a core client, its clocks, and whether any code of it runs.
+
+use super::clock::Clock;
+use std::cell::Cell as StdCell;
+use std::rc::Rc;
+use tollgate_core::bucket::{Level, Now, after_taking};
+use tollgate_core::client::{Client, Wants};
+use tollgate_core::limit::CellKey;
+use tollgate_core::units::{BootTime, WallTime};
+
+/// Workers' wall clocks show this at true time zero, in microseconds.
+const WALL_ZERO: u64 = 2_000_000_000_000;
+
+/// A level for one thread.
+#[derive(Clone, Debug, Default)]
+pub struct Count {
+    level: StdCell<i64>,
+    expiry: StdCell<BootTime>,
+}
+
+impl Level for Count {
+    fn level(&self) -> i64 {
+        self.level.get()
+    }
+    fn take(&self, cost: u64) -> bool {
+        let Some(left) = after_taking(self.level.get(), cost) else { return false };
+        self.level.set(left);
+        true
+    }
+    fn add(&self, tokens: i64) {
+        self.level.set(self.level.get().saturating_add(tokens));
+    }
+    fn expiry(&self) -> BootTime {
+        self.expiry.get()
+    }
+    fn set_expiry(&self, expiry: BootTime) {
+        self.expiry.set(expiry);
+    }
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Its code runs.
+    Running,
+    /// Stopped (SIGSTOP, a long collection): no code runs, all clocks go on.
+    Paused,
+    /// The machine sleeps: no code runs, and the elapsed-time clock may stand still.
+    Suspended,
+    /// Gone for good.
+    Crashed,
+}
+
+/// One worker.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Its name, for people and scripts.
+    pub name: Rc<str>,
+    /// The lease protocol.
+    pub client: Client<Count>,
+    /// Its elapsed-time clock.
+    pub boot: Clock,
+    /// How far its wall clock is off, in microseconds.
+    pub wall_offset: i64,
+    /// What it does.
+    pub state: State,
+    /// Paused until then by an admission that was interrupted, in true time.
+    pub paused_until: u64,
+    /// What it wants, by cell.
+    pub wants: Vec<Wants>,
+    /// The newest seq that it sent.
+    pub last_seq: u64,
+}
+
+impl Worker {
+    /// Both clocks at true time `t`.
+    pub fn now(&self, t: u64) -> Now {
+        let wall = WALL_ZERO.saturating_add(t).saturating_add_signed(self.wall_offset);
+        Now { boot: self.boot.at(t), wall: WallTime(wall) }
+    }
+
+    /// Whether its code runs at true time `t`.
+    pub fn runs(&self, t: u64) -> bool {
+        self.state == State::Running && self.paused_until <= t
+    }
+
+    /// The index of a cell.
+    pub fn index_of(&self, key: &CellKey) -> Option<usize> {
+        self.client.cells().iter().position(|cell| cell.key() == key)
+    }
+}

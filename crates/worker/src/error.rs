@@ -1,0 +1,231 @@
+//! What can go wrong, for whom.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_core::limit::OutOfRange;
+
+/// Why there is no permit now. The texts of [`Reason::as_str`] are stable: metrics and failures carry them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Not enough tokens right now.
+    Empty,
+    /// Others wait already, and it's their turn.
+    Queued,
+    /// The limit mints nothing at present, so no amount of waiting helps.
+    NoQuota,
+    /// The coordinator has not answered yet since the limit was first used.
+    Starting,
+    /// The coordinator waits for leases that it doesn't remember, and grants nothing before they have ended.
+    Recovering,
+    /// The lease has ended and the coordinator can't be reached.
+    CoordinatorLost,
+    /// An operator took this worker's quota away.
+    Evicted,
+    /// The group has as many workers as it may have.
+    GroupFull,
+    /// As many callers wait as may wait.
+    QueueFull,
+    /// The deadline has come, or can't be met.
+    Deadline,
+    /// The gate was shut down.
+    ShuttingDown,
+}
+
+impl Reason {
+    /// All reasons, in the order of [`Reason::as_str`]'s definition.
+    pub const ALL: [Reason; 11] = [
+        Reason::Empty,
+        Reason::Queued,
+        Reason::NoQuota,
+        Reason::Starting,
+        Reason::Recovering,
+        Reason::CoordinatorLost,
+        Reason::Evicted,
+        Reason::GroupFull,
+        Reason::QueueFull,
+        Reason::Deadline,
+        Reason::ShuttingDown,
+    ];
+
+    /// A name that doesn't change.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Reason::Empty => "empty",
+            Reason::Queued => "queued",
+            Reason::NoQuota => "no_quota",
+            Reason::Starting => "starting",
+            Reason::Recovering => "recovering",
+            Reason::CoordinatorLost => "coordinator_lost",
+            Reason::Evicted => "evicted",
+            Reason::GroupFull => "group_full",
+            Reason::QueueFull => "queue_full",
+            Reason::Deadline => "deadline",
+            Reason::ShuttingDown => "shutting_down",
+        }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Reason::Empty => "not enough tokens right now",
+            Reason::Queued => "others wait already",
+            Reason::NoQuota => "the limit mints nothing at present",
+            Reason::Starting => "the coordinator has not answered yet",
+            Reason::Recovering => "the coordinator is recovering",
+            Reason::CoordinatorLost => "the lease has ended and the coordinator can't be reached",
+            Reason::Evicted => "an operator took this worker's quota away",
+            Reason::GroupFull => "the group has as many workers as it may have",
+            Reason::QueueFull => "too many callers wait already",
+            Reason::Deadline => "the deadline can't be met",
+            Reason::ShuttingDown => "the gate was shut down",
+        }
+    }
+}
+
+/// No permit now, and when to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub reason: Reason,
+    /// When asking again may help; spread, so that those refused together come back apart. `None` when nothing but a
+    /// change by an operator helps.
+    pub retry_after: Option<Duration>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason.text())
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Why there is no permit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Not now.
+    #[error("limit {limit:?}: {refused}")]
+    Refused {
+        /// Which limit.
+        limit: Arc<str>,
+        /// Why, and when to come back.
+        refused: Refused,
+    },
+    /// Work that costs nothing needs no permit.
+    #[error("limit {limit:?}: cost is 0, allowed: 1 to the limit's burst")]
+    ZeroCost {
+        /// Which limit.
+        limit: Arc<str>,
+    },
+    /// Never: a bucket can't hold that much. Split the work, or raise the burst.
+    #[error("limit {limit:?}: cost is {cost}, allowed: 1 to {burst}, the limit's burst")]
+    CostAboveBurst {
+        /// Which limit.
+        limit: Arc<str>,
+        /// What was asked for.
+        cost: u64,
+        /// The burst when the coordinator last answered.
+        burst: u64,
+    },
+    /// The coordinator knows no such limit. Set it, or correct the name.
+    #[error(
+        "limit {limit:?} is not known in this group; set it with `tollgate limit set`, or correct the name"
+    )]
+    UnknownLimit {
+        /// Which limit.
+        limit: Arc<str>,
+    },
+    /// No limit can have this name.
+    #[error(transparent)]
+    InvalidLimit(#[from] OutOfRange),
+    /// The process uses as many limits as one gate can lease. Names should not be made from user input.
+    #[error("limit {limit:?} would be one more than the {max} that one gate can lease")]
+    TooManyLimits {
+        /// Which limit.
+        limit: Arc<str>,
+        /// How many there may be.
+        max: usize,
+    },
+}
+
+impl AcquireError {
+    /// When asking again may help.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            AcquireError::Refused { refused, .. } => refused.retry_after,
+            _ => None,
+        }
+    }
+
+    /// The reason of a refusal; `None` for what is wrong with the question itself.
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            AcquireError::Refused { refused, .. } => Some(refused.reason),
+            _ => None,
+        }
+    }
+
+    /// A name that doesn't change, of the reason or of the error.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            AcquireError::Refused { refused, .. } => refused.reason.as_str(),
+            AcquireError::ZeroCost { .. } => "zero_cost",
+            AcquireError::CostAboveBurst { .. } => "cost_above_burst",
+            AcquireError::UnknownLimit { .. } => "unknown_limit",
+            AcquireError::InvalidLimit(_) => "invalid_limit",
+            AcquireError::TooManyLimits { .. } => "too_many_limits",
+        }
+    }
+}
+
+/// Why there is no gate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// An option is out of its range.
+    #[error("{0}")]
+    Options(#[from] OutOfRange),
+    /// The gate's keeper is a task: make the gate within a Tokio runtime with time enabled.
+    #[error("a gate must be made within a tokio runtime")]
+    NoRuntime,
+    /// The operating system gave no random bits, without which a process can't tell itself from others.
+    #[error("the operating system gave no random bits: {0}")]
+    NoRandomness(String),
+    /// The file for the admission log can't be opened.
+    #[error("admission log {path:?}: {error}")]
+    AdmissionLog {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The thread that takes notices can't be started.
+    #[error("the thread for notices can't be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Why a message did not reach the coordinator, or its answer did not come back. The keeper tries again in all cases.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// No answer in time. It may have arrived all the same.
+    #[error("no answer in time; is a coordinator host running?")]
+    Timeout,
+    /// There is no coordinator for the group, or it was terminated.
+    #[error("no coordinator is running for this group; start one with `tollgate serve`")]
+    NotFound,
+    /// The coordinator had too many messages at once, or was just replacing itself.
+    #[error("the coordinator is busy: {0}")]
+    Busy(String),
+    /// The server can't be reached.
+    #[error("the Temporal server can't be reached: {0}")]
+    Unreachable(String),
+    /// The coordinator doesn't take the message.
+    #[error("the coordinator does not take the message: {0}")]
+    Rejected(String),
+    /// The answer makes no sense.
+    #[error("the answer can't be read: {0}")]
+    Unreadable(String),
+}

@@ -1,0 +1,332 @@
+//! The gate: connecting, shutting down, looking at the state.
+
+use crate::acquire::Acquire;
+use crate::audit::AdmissionLog;
+use crate::error::{AcquireError, ConnectError, TransportError};
+use crate::keeper::Keeper;
+use crate::level::SharedLevel;
+use crate::limit::{Cell, Core, Limit};
+use crate::notice;
+use crate::options::Options;
+use crate::queue::Name;
+use crate::random::{self, Spread};
+use crate::state::{Coordinator, GateState, limit_state};
+use crate::transport::{TemporalTransport, Transport};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use temporalio_client::Client;
+use tokio::sync::{Notify, watch};
+use tollgate_core::bucket::Level;
+use tollgate_core::client;
+use tollgate_core::limit::{CellKey, check_name};
+use tollgate_core::message::{CELLS_PER_REQUEST_MAX, Incarnation};
+use tollgate_core::units::BootTime;
+use tollgate_workflows::wire::lease::incarnation_text;
+
+/// [`Gate::connect`] waits this long for a first answer, so that what follows finds a lease; then it goes on without.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+
+/// One process's access to the limits of one group. Cheap to clone; all clones are one gate.
+///
+/// When the last clone and the last [`Limit`] are dropped without [`Gate::shutdown`], what the process holds is free for
+/// others when its leases end.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<Inner>);
+
+impl Gate {
+    /// Leases from the coordinator of `options.group` over Temporal, and takes its urgent notices. Waits up to two seconds
+    /// for the first answer; a coordinator that doesn't answer is no error, since it may come later.
+    ///
+    /// # Errors
+    /// [`ConnectError`]: options out of range, or no runtime, randomness, log file or thread to be had.
+    pub async fn connect(client: Client, options: Options) -> Result<Gate, ConnectError> {
+        options.check()?;
+        let transport = TemporalTransport::new(&client, &options.group, options.request_timeout);
+        let notices = options.notices;
+        let gate = Gate::with_transport(Arc::new(transport), options)?;
+        if notices {
+            notice::listen(client, gate.0.shared.clone()).map_err(ConnectError::Thread)?;
+        }
+        let mut heard = gate.0.shared.heard.subscribe();
+        // No answer is fine, and so is a keeper that has ended.
+        let _outcome = tokio::time::timeout(FIRST_ANSWER, heard.wait_for(|heard| *heard)).await;
+        Ok(gate)
+    }
+
+    /// The same over any other transport, without notices, and without waiting.
+    ///
+    /// # Errors
+    /// As [`Gate::connect`].
+    pub fn with_transport(transport: Arc<dyn Transport>, options: Options) -> Result<Gate, ConnectError> {
+        options.check()?;
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        let no_randomness = |error: getrandom::Error| ConnectError::NoRandomness(error.to_string());
+        let incarnation = random::incarnation().map_err(no_randomness)?;
+        let seed = random::nonce().map_err(no_randomness)?;
+        let worker = options.worker_name();
+        let log = options.admission_log.as_ref().map(|path| {
+            AdmissionLog::open(path).map_err(|error| ConnectError::AdmissionLog { path: path.clone(), error })
+        });
+        let core = Core {
+            client: Mutex::new(client::Client::new(incarnation, &worker, seed)),
+            clock: options.clock.clone(),
+            kick: Notify::new(),
+            spread: Spread::new(seed),
+            log: log.transpose()?,
+            waiters_max: options.waiters_max,
+        };
+        let status = Status { coordinator: Coordinator::Starting, since: core.clock.boot() };
+        let shared = Arc::new(Shared {
+            group: options.group.clone(),
+            worker,
+            core: Arc::new(core),
+            cells: RwLock::default(),
+            status: Mutex::new(status),
+            ending: AtomicU8::new(Ending::No as u8),
+            incarnation: watch::Sender::new(Some(incarnation)),
+            heard: watch::Sender::new(false),
+            ended: watch::Sender::new(None),
+        });
+        for limit in &options.limits {
+            shared.cell(limit);
+        }
+        runtime.spawn(Keeper::new(shared.clone(), transport, options.request_timeout).run());
+        Ok(Gate(Arc::new(Inner { shared })))
+    }
+
+    /// A handle for one limit. It is leased from now on; asking for it the first time waits for one round trip.
+    pub fn limit(&self, name: &str) -> Limit {
+        Limit { cell: self.0.shared.cell(name), _gate: self.0.clone() }
+    }
+
+    /// Asks for a permit and waits for it: see [`Acquire`]. Looks the limit up by name: keep a [`Gate::limit`] where
+    /// that matters.
+    pub fn acquire(&self, name: &str) -> Acquire {
+        self.limit(name).acquire()
+    }
+
+    /// Something urgent happened at the coordinator: asks it at once, whatever is planned. For those who take notices
+    /// on their own.
+    pub fn notice(&self) {
+        self.0.shared.notice();
+    }
+
+    /// The state now. Locks briefly: not for hot paths.
+    pub fn state(&self) -> GateState {
+        let shared = &self.0.shared;
+        let now = shared.core.clock.now();
+        let cells = shared.in_order();
+        let client = shared.core.client();
+        let limits = cells.iter().filter_map(|cell| {
+            let leased = client.cells().get(cell.index?)?;
+            Some(limit_state(cell, leased, now))
+        });
+        let limits = limits.collect();
+        let incarnation = incarnation_text(client.incarnation());
+        drop(client);
+        let status = shared.status();
+        GateState {
+            group: shared.group.clone(),
+            worker: shared.worker.clone(),
+            incarnation,
+            coordinator: status.coordinator.clone(),
+            coordinator_since: Duration::from_micros(now.boot.since(status.since).0),
+            limits,
+        }
+    }
+
+    /// Stops for good: grants nothing more, refuses who waits, and gives back what is held, so that others have it at
+    /// once. Permits that are out stay valid. Takes a few seconds at most; a second call waits for the first.
+    ///
+    /// # Errors
+    /// [`TransportError`] when the coordinator could not be told: what was held is then free when its leases end.
+    pub async fn shutdown(&self) -> Result<(), TransportError> {
+        let shared = &self.0.shared;
+        shared.end(Ending::Revoke);
+        let mut ended = shared.ended.subscribe();
+        let result = ended.wait_for(Option::is_some).await;
+        result.map_or(Ok(()), |result| result.clone().unwrap_or(Ok(())))
+    }
+
+    /// Shuts down when the process gets SIGTERM. From the call on SIGTERM no longer ends the process by itself: the
+    /// returned task ends when the quota is given back; end the process after it, when its work is done.
+    ///
+    /// # Errors
+    /// When the signal handler can't be installed.
+    #[cfg(unix)]
+    pub fn shutdown_on_sigterm(
+        &self,
+    ) -> std::io::Result<tokio::task::JoinHandle<Result<(), TransportError>>> {
+        let mut signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let gate = self.clone();
+        Ok(tokio::spawn(async move {
+            signal.recv().await;
+            tracing::info!("SIGTERM: giving quota back");
+            gate.shutdown().await
+        }))
+    }
+}
+
+/// What keeps the keeper going: its drop ends it.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.end(Ending::Abandon);
+    }
+}
+
+/// How a gate ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Ending {
+    /// Not yet.
+    No,
+    /// Without a word.
+    Abandon,
+    /// With a last message.
+    Revoke,
+}
+
+/// Whether the coordinator answers, and since when that is so.
+#[derive(Debug)]
+pub(crate) struct Status {
+    pub coordinator: Coordinator,
+    pub since: BootTime,
+}
+
+/// What gate and keeper share.
+pub(crate) struct Shared {
+    pub group: String,
+    pub worker: String,
+    pub core: Arc<Core>,
+    cells: RwLock<Cells>,
+    status: Mutex<Status>,
+    ending: AtomicU8,
+    /// Who this is; `None` when the keeper has ended.
+    pub incarnation: watch::Sender<Option<Incarnation>>,
+    /// Whether there was an answer, or the lack of one.
+    pub heard: watch::Sender<bool>,
+    /// How it ended.
+    pub ended: watch::Sender<Option<Result<(), TransportError>>>,
+}
+
+/// All limits. Those that can't be leased are not kept: their number has no bound.
+#[derive(Default)]
+struct Cells {
+    by_name: HashMap<Name, Arc<Cell>>,
+    in_order: Vec<Arc<Cell>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("group", &self.group)
+            .field("worker", &self.worker)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The cell of a limit, leased from now on.
+    fn cell(&self, name: &str) -> Arc<Cell> {
+        let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cell) = cells.by_name.get(name) {
+            return cell.clone();
+        }
+        drop(cells);
+        let mut cells = self.cells.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cell) = cells.by_name.get(name) {
+            return cell.clone();
+        }
+        let limit: Name = name.into();
+        let fault = if let Err(error) = check_name("limit", name) {
+            Some(AcquireError::InvalidLimit(error))
+        } else if cells.in_order.len() >= CELLS_PER_REQUEST_MAX {
+            Some(AcquireError::TooManyLimits { limit: limit.clone(), max: CELLS_PER_REQUEST_MAX })
+        } else {
+            None
+        };
+        if fault.is_some() {
+            return Arc::new(Cell::new(limit, None, fault, self.core.clone()));
+        }
+        let level = SharedLevel::default();
+        let index = self.core.client().add_cell(CellKey::of(name), false, level.clone());
+        let mut cell = Cell::new(limit.clone(), Some(index), None, self.core.clone());
+        cell.level = level.0;
+        if self.ending() != Ending::No {
+            cell.queue().facts.stopped = true;
+        }
+        let cell = Arc::new(cell);
+        cells.by_name.insert(limit, cell.clone());
+        cells.in_order.push(cell.clone());
+        drop(cells);
+        self.core.kick.notify_one();
+        cell
+    }
+
+    pub(crate) fn in_order(&self) -> Vec<Arc<Cell>> {
+        self.cells.read().unwrap_or_else(PoisonError::into_inner).in_order.clone()
+    }
+
+    /// Cells beyond the first `known`.
+    pub(crate) fn cells_after(&self, known: usize) -> Vec<Arc<Cell>> {
+        let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
+        cells.in_order.iter().skip(known).cloned().collect()
+    }
+
+    pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn notice(&self) {
+        self.core.client().on_notice();
+        self.core.kick.notify_one();
+    }
+
+    pub(crate) fn ending(&self) -> Ending {
+        match self.ending.load(Ordering::Acquire) {
+            0 => Ending::No,
+            1 => Ending::Abandon,
+            _ => Ending::Revoke,
+        }
+    }
+
+    fn end(&self, how: Ending) {
+        self.ending.fetch_max(how as u8, Ordering::AcqRel);
+        self.core.kick.notify_one();
+    }
+
+    /// Refuses everybody from now on, and voids what is held.
+    pub(crate) fn close(&self) {
+        // From here on new cells are made closed.
+        self.ending.fetch_max(Ending::Abandon as u8, Ordering::AcqRel);
+        let cells = self.in_order();
+        {
+            let mut client = self.core.client();
+            for cell in &cells {
+                if let Some(leased) = cell.index.and_then(|index| client.cell_mut(index)) {
+                    let (mint, _) = leased.bucket();
+                    mint.end(&*cell.level);
+                }
+            }
+        }
+        for cell in &cells {
+            let mut queue = cell.queue();
+            queue.facts.stopped = true;
+            let wake = queue.doomed(cell.level.level(), self.core.clock.boot());
+            drop(queue);
+            wake.into_iter().for_each(std::task::Waker::wake);
+        }
+        let mut status = self.status();
+        *status = Status { coordinator: Coordinator::Stopped, since: self.core.clock.boot() };
+        drop(status);
+        self.incarnation.send_replace(None);
+        self.heard.send_replace(true);
+    }
+}

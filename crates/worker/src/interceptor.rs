@@ -1,0 +1,152 @@
+//! Asks for a permit before an activity runs.
+
+use crate::error::AcquireError;
+use crate::gate::Gate;
+use crate::limit::Limit;
+use crate::permit::Outcome;
+use futures_util::FutureExt;
+use std::collections::HashMap;
+use std::time::Duration;
+use temporalio_common::error::{ApplicationErrorCategory, ApplicationFailure};
+use temporalio_sdk::activities::{ActivityError, ActivityInfo};
+use temporalio_sdk::interceptors::{
+    ActivityInboundInterceptor, ExecuteActivityInput, ExecuteActivityOutput, ExecuteActivityResult, Next,
+};
+use tollgate_workflows::wire;
+
+/// The type of the failure of an activity that got no permit.
+pub const QUOTA_EXHAUSTED: &str = "QuotaExhausted";
+/// The longest wait, unless [`ActivityGate::max_wait`] says otherwise: the activity holds one of its worker's slots
+/// meanwhile.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// The part of an activity's timeouts that it may wait for: what is left must do for the work.
+const WAIT_PART: u32 = 3;
+
+/// Holds every activity of a Temporal worker until it may start, by its type.
+///
+/// ```no_run
+/// # fn example(gate: tollgate_worker::Gate) {
+/// use tollgate_worker::ActivityGate;
+/// let interceptor = ActivityGate::new(&gate).rule("summarize", "openai", 3).default_rule("downloads", 1);
+/// // WorkerOptions::new("tasks").activity_inbound_interceptor(interceptor)
+/// # }
+/// ```
+///
+/// It waits for ten seconds or a third of the activity's timeouts (start-to-close, schedule-to-close, heartbeat), whichever
+/// is least. An activity without a permit by then fails with type [`QUOTA_EXHAUSTED`], benign, details
+/// `{"limit", "reason", "retry_after_ms"}`, and its next attempt is set to when there will be quota.
+///
+/// **Such failures count as attempts:** leave `maximum_attempts` unset, or far above what is wanted for real errors, and
+/// bound the whole by the schedule-to-close timeout.
+///
+/// The permit is charged with the rule's cost; it ends with the activity.
+#[derive(Debug)]
+pub struct ActivityGate {
+    gate: Gate,
+    rules: HashMap<String, Rule>,
+    default: Option<Rule>,
+    max_wait: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    limit: Limit,
+    cost: u64,
+}
+
+impl ActivityGate {
+    /// Lets all activities through, until rules are added.
+    pub fn new(gate: &Gate) -> ActivityGate {
+        ActivityGate { gate: gate.clone(), rules: HashMap::new(), default: None, max_wait: None }
+    }
+
+    /// Activities of this type cost `cost` of `limit`.
+    #[must_use]
+    pub fn rule(mut self, activity_type: impl Into<String>, limit: &str, cost: u64) -> ActivityGate {
+        let rule = Rule { limit: self.gate.limit(limit), cost };
+        self.rules.insert(activity_type.into(), rule);
+        self
+    }
+
+    /// Activities without a rule of their own cost `cost` of `limit`; without this they run freely.
+    #[must_use]
+    pub fn default_rule(mut self, limit: &str, cost: u64) -> ActivityGate {
+        self.default = Some(Rule { limit: self.gate.limit(limit), cost });
+        self
+    }
+
+    /// The longest wait for a permit. Keep it well below the activities' timeouts: it is not cut to them.
+    #[must_use]
+    pub fn max_wait(mut self, wait: Duration) -> ActivityGate {
+        self.max_wait = Some(wait);
+        self
+    }
+
+    fn rule_of(&self, activity_type: &str) -> Option<&Rule> {
+        self.rules.get(activity_type).or(self.default.as_ref())
+    }
+}
+
+impl ActivityInboundInterceptor for ActivityGate {
+    fn execute_activity<'a>(
+        &'a self,
+        input: ExecuteActivityInput,
+        next: Next<'a, ExecuteActivityInput, ExecuteActivityOutput<'a>>,
+    ) -> ExecuteActivityOutput<'a> {
+        let info = input.activity_info();
+        let Some(rule) = self.rule_of(&info.activity_type) else { return next.run(input) };
+        let wait = self.max_wait.unwrap_or_else(|| wait_for(info));
+        async move {
+            match rule.limit.acquire().cost(rule.cost).timeout(wait).await {
+                Ok(permit) => {
+                    let result = next.run(input).await;
+                    permit.settle(rule.cost, outcome(&result));
+                    result
+                }
+                Err(error) => Err(quota_exhausted(rule.limit.name(), &error)),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// How long an activity may wait: a part of the time that the server gives it, by the server's own times.
+fn wait_for(info: &ActivityInfo) -> Duration {
+    let whole = info.deadline.zip(info.started_time).and_then(|(end, start)| end.duration_since(start).ok());
+    // The interceptor can't heartbeat, so waiting must end well before a heartbeat is missed.
+    [whole, info.heartbeat_timeout]
+        .into_iter()
+        .flatten()
+        .filter(|timeout| !timeout.is_zero())
+        .map(|timeout| timeout / WAIT_PART)
+        .fold(WAIT_MAX, Duration::min)
+}
+
+fn outcome(result: &ExecuteActivityResult) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Success,
+        Err(ActivityError::Application(_)) => Outcome::Failure,
+        Err(_) => Outcome::Ignored,
+    }
+}
+
+fn quota_exhausted(limit: &str, error: &AcquireError) -> ActivityError {
+    let retry_after = error.retry_after();
+    let retry_after_ms = retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    let details = serde_json::json!({
+        "limit": limit,
+        "reason": error.as_str(),
+        "retry_after_ms": retry_after_ms,
+    });
+    // A refusal is part of the plan; a wrong limit or cost is not.
+    let category =
+        error.reason().map_or(ApplicationErrorCategory::Unspecified, |_| ApplicationErrorCategory::Benign);
+    ActivityError::application(
+        ApplicationFailure::builder(error.to_string())
+            .type_name(QUOTA_EXHAUSTED.to_owned())
+            .maybe_next_retry_delay(retry_after)
+            .category(category)
+            .details(wire::write(&details))
+            .build(),
+    )
+}

@@ -1,0 +1,500 @@
+//! Keeps the leases of one gate: the only task that talks to the coordinator.
+//!
+//! It runs in rounds. A round tells the client what is wanted, polls it, sends what it says, mints, wakes who can be
+//! served, and sleeps until the earliest of: the client's next poll, the next token that the first in line misses, the end
+//! of a lease that somebody waits on. An answer, a new waiter, a refusal or a notice begins a round at once.
+
+use crate::error::{Reason, TransportError};
+use crate::gate::{Ending, Shared};
+use crate::level::SharedLevel;
+use crate::limit::Cell;
+use crate::queue::{Facts, duration};
+use crate::random;
+use crate::state::{Condition, Coordinator, condition};
+use crate::transport::Transport;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tollgate_core::bucket::{Held, Level, Now, time_to_mint};
+use tollgate_core::client::{Action, AfterRefusal, Client, ClientCell, Wants};
+use tollgate_core::message::{Reply, Request, RequestError};
+use tollgate_core::units::{Amount, BootTime, Span};
+use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson, incarnation_text};
+
+/// Answers that may wait for the keeper: one call is under way at a time, and one more may just have been given up.
+const INBOX: usize = 4;
+/// A coordinator that hasn't answered for this long is lost; shorter than that it may just be replacing itself.
+const LOST_AFTER: Span = Span::from_secs(2);
+/// Without anything to do, look again after this.
+const IDLE_MAX: Span = Span::from_secs(60);
+/// How long a large cost is remembered: twice this at most.
+const LARGEST_FOR: Span = Span::from_secs(10);
+/// Minted a little slowly, tokens are there a little later than the rate says: in thousandths.
+const MINT_LATE_PERMILLE: u64 = 1_002;
+/// After the first incarnation that was refused in a row the next one waits this long; doubled each time.
+const REBIRTH_MIN: Span = Span::from_millis(100);
+/// The longest such wait.
+const REBIRTH_MAX: Span = Span::from_secs(30);
+/// A last message is tried this often.
+const REVOKE_TRIES: u32 = 3;
+/// One try of a last message takes at most this long, so that a shutdown is bounded.
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What came of a call.
+struct Answer {
+    seq: u64,
+    result: Result<HeartbeatReplyJson, TransportError>,
+}
+
+/// One limit, as the keeper sees it.
+struct Kept {
+    cell: Arc<Cell>,
+    /// Waiters with smaller numbers are in the request that is out.
+    asked: u64,
+    /// Waiters with smaller numbers were in a request that was answered.
+    heard: u64,
+    /// Tokens that waiters wanted in the request that is out.
+    asked_waiting: u64,
+    /// Refused tokens that requests have told of.
+    told_refused: u64,
+    dry: bool,
+    largest_before: u64,
+    largest_since: BootTime,
+    condition: Condition,
+    /// What the waiters' fate was last judged by.
+    judged: Option<Judged>,
+}
+
+/// What a verdict depends on beside level and cost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Judged {
+    unknown: bool,
+    burst: Option<u64>,
+    open: bool,
+    lost: bool,
+    barred: Option<Reason>,
+    dry: bool,
+    heard: u64,
+}
+
+/// See the module's documentation.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+    transport: Arc<dyn Transport>,
+    timeout: Duration,
+    inbox: mpsc::Receiver<Answer>,
+    outbox: mpsc::Sender<Answer>,
+    cells: Vec<Kept>,
+    call: Option<AbortHandle>,
+    /// The seq of the request that was sent last, in this incarnation.
+    sent: u64,
+    /// When the first message was sent that no answer has followed.
+    unanswered_since: Option<BootTime>,
+    barred: Option<Reason>,
+    recovering_until: Option<BootTime>,
+    /// Incarnations refused in a row.
+    rebirths: u32,
+    silent_until: BootTime,
+    pid: u32,
+}
+
+impl Keeper {
+    pub(crate) fn new(shared: Arc<Shared>, transport: Arc<dyn Transport>, timeout: Duration) -> Keeper {
+        let (outbox, inbox) = mpsc::channel(INBOX);
+        Keeper {
+            shared,
+            transport,
+            timeout,
+            inbox,
+            outbox,
+            cells: Vec::new(),
+            call: None,
+            sent: 0,
+            unanswered_since: None,
+            barred: None,
+            recovering_until: None,
+            rebirths: 0,
+            silent_until: BootTime(0),
+            pid: std::process::id(),
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let shared = self.shared.clone();
+        loop {
+            match shared.ending() {
+                Ending::No => {}
+                Ending::Abandon => return,
+                Ending::Revoke => {
+                    let result = self.revoke().await;
+                    shared.ended.send_replace(Some(result));
+                    return;
+                }
+            }
+            let sleep = self.round();
+            tokio::select! {
+                biased;
+                answer = self.inbox.recv() => if let Some(answer) = answer { self.take(answer) },
+                () = shared.core.kick.notified() => {}
+                () = tokio::time::sleep(sleep) => {}
+            }
+        }
+    }
+
+    /// Says what is wanted, sends what is due, serves who waits. Returns for how long there is nothing more to do.
+    fn round(&mut self) -> Duration {
+        let new = self.shared.cells_after(self.cells.len());
+        self.cells.extend(new.into_iter().map(Kept::new));
+        let shared = self.shared.clone();
+        let mut client = shared.core.client();
+        if std::process::id() != self.pid {
+            self.pid = std::process::id();
+            tracing::warn!("this process was forked: going on as a new worker");
+            self.rebirth(&mut client);
+        }
+        let now = shared.core.clock.now();
+        for (index, kept) in self.cells.iter_mut().enumerate() {
+            if let Some(leased) = client.cell_mut(index) {
+                let used = leased.mint().used(&*kept.cell.level);
+                let wants = kept.wants(used, leased.burst(), now.boot);
+                leased.set_wants(wants);
+            }
+        }
+        let mut until = (now.boot + IDLE_MAX).min(self.poll(&mut client, now));
+        let mut wake = Vec::new();
+        for index in 0..self.cells.len() {
+            if let Some(look) = self.serve(&mut client, index, now, &mut wake) {
+                until = until.min(look);
+            }
+        }
+        drop(client);
+        if let Some(lost) =
+            self.unanswered_since.map(|since| since + LOST_AFTER).filter(|lost| now.boot < *lost)
+        {
+            until = until.min(lost);
+        }
+        wake.into_iter().for_each(Waker::wake);
+        duration(until.since(now.boot))
+    }
+
+    /// Polls the client and sends what it says. Returns when to poll again.
+    fn poll(&mut self, client: &mut Client<SharedLevel>, now: Now) -> BootTime {
+        if now.boot < self.silent_until {
+            return self.silent_until;
+        }
+        // After sending, the second poll says how long to wait for the answer.
+        for _ in 0..2 {
+            let Ok(nonce) = random::nonce() else {
+                tracing::error!("the operating system gives no random bits: nothing can be sent");
+                return now.boot + REBIRTH_MAX;
+            };
+            match client.poll(now, nonce) {
+                Action::Send(request) => self.send(request, now),
+                Action::Idle { until } => return until,
+            }
+        }
+        now.boot
+    }
+
+    fn send(&mut self, request: Request, now: Now) {
+        if request.seq != self.sent {
+            for (kept, report) in self.cells.iter_mut().zip(&request.cells) {
+                kept.asked = kept.cell.queue().next();
+                kept.asked_waiting = report.waiting;
+                kept.told_refused = kept.cell.counts.refused_tokens.load(Ordering::Relaxed);
+            }
+        }
+        self.sent = request.seq;
+        self.unanswered_since.get_or_insert(now.boot);
+        if let Some(call) = self.call.take() {
+            // Given up: its answer would be ignored.
+            call.abort();
+        }
+        let message = HeartbeatJson::of(&request);
+        let (transport, outbox, timeout) = (self.transport.clone(), self.outbox.clone(), self.timeout);
+        let call = tokio::spawn(async move {
+            let answer = tokio::time::timeout(timeout, transport.heartbeat(message)).await;
+            let result = answer.unwrap_or(Err(TransportError::Timeout));
+            // A keeper that has ended wants no answer.
+            let _wanted = outbox.send(Answer { seq: request.seq, result }).await;
+        });
+        self.call = Some(call.abort_handle());
+    }
+
+    fn take(&mut self, answer: Answer) {
+        if answer.seq != self.sent {
+            return;
+        }
+        let shared = self.shared.clone();
+        let now = shared.core.clock.now();
+        let checked = answer
+            .result
+            .and_then(|json| json.check().map_err(|error| TransportError::Unreadable(error.to_string())));
+        let mut client = shared.core.client();
+        match checked {
+            Ok(Ok(reply)) => {
+                if client.on_reply(now, &reply) {
+                    self.learn(&client, &reply, now);
+                }
+            }
+            Ok(Err(refusal)) => self.refused(&mut client, refusal, now),
+            Err(error) => {
+                client.on_failure(now);
+                self.reach(Coordinator::Unreachable(error), now);
+            }
+        }
+        drop(client);
+        self.shared.heard.send_replace(true);
+    }
+
+    fn learn(&mut self, client: &Client<SharedLevel>, reply: &Reply, now: Now) {
+        self.unanswered_since = None;
+        self.rebirths = 0;
+        self.recovering_until = reply.recovering_until.map(|until| now.boot + until.since(reply.at));
+        let barred = reply.evicted.then_some(Reason::Evicted);
+        if barred.is_some() && self.barred != barred {
+            tracing::warn!("evicted by an operator: this worker gets nothing more");
+        }
+        self.barred = barred;
+        for (kept, leased) in self.cells.iter_mut().zip(client.cells()).take(reply.cells.len()) {
+            kept.heard = kept.asked;
+            kept.dry = kept.is_dry(leased, now);
+        }
+        self.reach(Coordinator::Reachable, now);
+    }
+
+    fn refused(&mut self, client: &mut Client<SharedLevel>, refusal: RequestError, now: Now) {
+        match client.on_refusal(now, refusal) {
+            AfterRefusal::GoOn => {}
+            AfterRefusal::Reincarnate => {
+                tracing::warn!(reason = ?refusal, "the coordinator refuses this incarnation: going on as a new one");
+                self.rebirth(client);
+                let pause = Span((REBIRTH_MIN.0 << self.rebirths.min(10)).min(REBIRTH_MAX.0));
+                self.silent_until = now.boot + pause;
+                self.rebirths = self.rebirths.saturating_add(1);
+            }
+        }
+        match refusal {
+            RequestError::TooManyWorkers => {
+                self.unanswered_since = None;
+                self.barred = Some(Reason::GroupFull);
+                self.reach(Coordinator::GroupFull, now);
+            }
+            RequestError::Stale { .. } | RequestError::Burned | RequestError::Revoked => {
+                self.unanswered_since = None;
+            }
+            // It will answer the same bytes later.
+            _ => self.reach(Coordinator::Unreachable(TransportError::Busy(format!("{refusal:?}"))), now),
+        }
+    }
+
+    fn rebirth(&mut self, client: &mut Client<SharedLevel>) {
+        match random::incarnation() {
+            Ok(incarnation) => {
+                client.reincarnate(incarnation);
+                self.sent = 0;
+                self.shared.incarnation.send_replace(Some(incarnation));
+                tracing::info!(incarnation = incarnation_text(incarnation), "new incarnation");
+            }
+            Err(error) => {
+                // Goes on being refused, and tries again at the next refusal.
+                tracing::error!(%error, "no random bits for a new incarnation");
+            }
+        }
+    }
+
+    /// Notes how the coordinator is; logs only when that changes.
+    fn reach(&self, coordinator: Coordinator, now: Now) {
+        let mut status = self.shared.status();
+        let kind = std::mem::discriminant(&coordinator);
+        if kind == std::mem::discriminant(&status.coordinator) {
+            status.coordinator = coordinator;
+            return;
+        }
+        let group = &self.shared.group;
+        match &coordinator {
+            Coordinator::Reachable => tracing::info!(%group, "the coordinator answers"),
+            Coordinator::Unreachable(error) => {
+                tracing::warn!(%group, %error, "the coordinator does not answer; leases run on until they end");
+            }
+            Coordinator::GroupFull => tracing::error!(%group, "the group is full: this worker gets nothing"),
+            Coordinator::Starting | Coordinator::Stopped => {}
+        }
+        status.coordinator = coordinator;
+        status.since = now.boot;
+    }
+
+    /// Tells one limit's waiters what is new, and wakes who can be served. Returns when to look again.
+    fn serve(
+        &mut self,
+        client: &mut Client<SharedLevel>,
+        index: usize,
+        now: Now,
+        wake: &mut Vec<Waker>,
+    ) -> Option<BootTime> {
+        let lost = self.unanswered_since.is_some_and(|since| now.boot.since(since) >= LOST_AFTER);
+        let kept = self.cells.get_mut(index)?;
+        let leased = client.cell_mut(index)?;
+        leased.refill(now);
+        kept.note_condition(condition(leased, now), lost);
+        let held = leased.mint().held().copied();
+        let facts = Facts {
+            stopped: false,
+            unknown: leased.is_unknown(),
+            burst: leased.burst(),
+            held,
+            due: leased.due(),
+            dry: kept.dry,
+            recovering_until: self.recovering_until.filter(|_| leased.is_recovering()),
+            barred: self.barred,
+            lost,
+            heard: kept.heard,
+        };
+        let holds = leased.mint().holds(&*kept.cell.level);
+        let level = kept.cell.level.level();
+        let mut queue = kept.cell.queue();
+        queue.facts = facts;
+        if queue.len() == 0 {
+            return None;
+        }
+        let judged = Judged {
+            unknown: facts.unknown,
+            burst: facts.burst,
+            open: facts.is_open(now.boot),
+            lost,
+            barred: facts.barred,
+            dry: facts.dry,
+            heard: facts.heard,
+        };
+        if kept.judged != Some(judged) {
+            kept.judged = Some(judged);
+            wake.extend(queue.doomed(level, now.boot));
+        }
+        let served = queue.serve(level, now.boot);
+        kept.cell.level.set_waiting(queue.present());
+        drop(queue);
+        wake.extend(served.wake);
+        let minted = served.short.zip(held).and_then(|(cost, held)| minted_at(&held, cost, holds, now.boot));
+        // When the lease ends, so may the hope of those who wait.
+        [served.look, minted, held.map(|held| held.expires)].into_iter().flatten().min()
+    }
+
+    /// The last message: gives everything back.
+    async fn revoke(&mut self) -> Result<(), TransportError> {
+        if let Some(call) = self.call.take() {
+            call.abort();
+        }
+        let shared = self.shared.clone();
+        let nonce = random::nonce().unwrap_or(0);
+        let request = shared.core.client().revoke(shared.core.clock.now(), nonce);
+        shared.close();
+        let message = HeartbeatJson::of(&request);
+        let mut result = Ok(());
+        for _ in 0..REVOKE_TRIES {
+            let sent = tokio::time::timeout(REVOKE_TIMEOUT, self.transport.revoke(message.clone())).await;
+            result = sent.unwrap_or(Err(TransportError::Timeout));
+            match &result {
+                Ok(()) => {
+                    tracing::info!(group = %shared.group, "gave quota back");
+                    return Ok(());
+                }
+                // Nobody holds a count of what this process holds.
+                Err(TransportError::NotFound) => break,
+                Err(_) => tokio::time::sleep(duration(REBIRTH_MIN)).await,
+            }
+        }
+        if let Err(error) = &result {
+            tracing::warn!(group = %shared.group, %error, "quota was not given back; it is free when the leases end");
+        }
+        result
+    }
+}
+
+impl Drop for Keeper {
+    /// However it ends, also with its runtime: nobody waits for what doesn't come.
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            call.abort();
+        }
+        self.shared.close();
+        self.shared.ended.send_if_modified(|ended| ended.is_none() && ended.replace(Ok(())).is_none());
+    }
+}
+
+impl Kept {
+    fn new(cell: Arc<Cell>) -> Kept {
+        Kept {
+            cell,
+            asked: 0,
+            heard: 0,
+            asked_waiting: 0,
+            told_refused: 0,
+            dry: false,
+            largest_before: 0,
+            largest_since: BootTime(0),
+            condition: Condition::Starting,
+            judged: None,
+        }
+    }
+
+    fn wants(&mut self, used: u64, burst: Option<u64>, now: BootTime) -> Wants {
+        if now.since(self.largest_since) >= LARGEST_FOR {
+            self.largest_before = self.cell.level.take_largest();
+            self.largest_since = now;
+        }
+        let refused = self.cell.counts.refused_tokens.load(Ordering::Relaxed);
+        let untold = refused.saturating_sub(self.told_refused);
+        let queue = self.cell.queue();
+        // A cost that can never be granted is no reason to hold more.
+        let possible = burst.unwrap_or(u64::MAX);
+        Wants {
+            requested: used.saturating_add(refused).saturating_add(queue.unserved()),
+            waiting: queue.cost().saturating_add(untold.min(possible)),
+            largest: self.cell.level.largest().max(self.largest_before).max(queue.first()).min(possible),
+        }
+    }
+
+    /// Whether the limit mints nothing and the coordinator had nothing left when asked. Stays so until something comes.
+    fn is_dry(&self, leased: &ClientCell<SharedLevel>, now: Now) -> bool {
+        let Some(held) = leased.mint().held() else { return false };
+        let rate = held.rate.at(held.granted + now.boot.since(held.received));
+        let mints = rate.micro_tokens > 0 || held.rate.target.micro_tokens > 0;
+        if mints || leased.due().is_some() || self.cell.level.level() > 0 {
+            return false;
+        }
+        self.dry || self.asked_waiting > 0
+    }
+
+    /// Logs a change that an operator acts on, once.
+    fn note_condition(&mut self, condition: Condition, lost: bool) {
+        if condition == self.condition {
+            return;
+        }
+        let limit = &self.cell.name;
+        match condition {
+            Condition::Open => tracing::info!(%limit, "open"),
+            Condition::Recovering => {
+                tracing::warn!(%limit, "the coordinator recovers: only what is held is confirmed")
+            }
+            Condition::Closed => {
+                tracing::warn!(%limit, coordinator_lost = lost, "closed: the lease has ended")
+            }
+            Condition::Unknown => tracing::error!(%limit, "no such limit in this group"),
+            Condition::Starting => {}
+        }
+        self.condition = condition;
+    }
+}
+
+/// When the first in line has its tokens, by this lease alone; `None` when it takes another one.
+fn minted_at(held: &Held, cost: u64, holds: Amount, now: BootTime) -> Option<BootTime> {
+    let cost = Amount::tokens(cost);
+    if cost > held.cap {
+        return None;
+    }
+    let time = time_to_mint(held, (cost - holds).at_least_zero(), now)?;
+    Some(now + time.scale_ceil(MINT_LATE_PERMILLE, 1_000).max(Span::from_millis(1)))
+}

@@ -1,0 +1,61 @@
+//! What work asks before it starts.
+//!
+//! A [`Gate`] leases quota from the coordinator of one group and hands it out as [`Permit`]s, without a round trip and,
+//! when there is quota, without a lock, an allocation or a system call:
+//!
+//! ```no_run
+//! # async fn example(client: temporalio_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use tollgate_worker::{Gate, Options, Outcome};
+//!
+//! let gate = Gate::connect(client, Options::new().limit("openai")).await?;
+//! // Waits for its turn, for ten seconds at most.
+//! let permit = gate.acquire("openai").cost(3).timeout(Duration::from_secs(10)).await?;
+//! if permit.is_valid() {
+//!     // Call now, then say what it really cost.
+//!     permit.settle(2, Outcome::Success);
+//! }
+//! // Or never waits.
+//! match gate.limit("openai").try_acquire(1) {
+//!     Ok(_permit) => { /* call now */ }
+//!     Err(refused) => println!("{refused}, again in {:?}", refused.retry_after()),
+//! }
+//! gate.shutdown().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The fleet's guarantee is about admission: the moment at which a permit is handed out. Use it at once; after a pause ask
+//! [`Permit::is_valid`].
+//!
+//! - [`gate`]: connecting, shutting down, looking at the state.
+//! - [`limit`], [`acquire`]: asking. [`permit`]: what one gets.
+//! - [`interceptor`]: asks before every activity of a Temporal worker.
+//! - [`transport`]: how heartbeats reach the coordinator.
+//! - [`options`], [`error`], [`clock`].
+
+pub mod acquire;
+pub mod clock;
+pub mod error;
+pub mod gate;
+pub mod interceptor;
+pub mod limit;
+pub mod options;
+pub mod permit;
+pub mod state;
+pub mod transport;
+
+mod audit;
+mod keeper;
+mod level;
+mod notice;
+mod queue;
+mod random;
+
+pub use acquire::Acquire;
+pub use error::{AcquireError, ConnectError, Reason, Refused, TransportError};
+pub use gate::Gate;
+pub use interceptor::ActivityGate;
+pub use limit::Limit;
+pub use options::Options;
+pub use permit::{Outcome, Permit};

@@ -1,0 +1,226 @@
+//! One limit of a gate.
+
+use crate::acquire::Acquire;
+use crate::audit::AdmissionLog;
+use crate::clock::Clock;
+use crate::error::{AcquireError, Reason, Refused};
+use crate::gate::Inner;
+use crate::level::{AtomicLevel, SharedLevel};
+use crate::permit::{Outcome, Permit};
+use crate::queue::{Name, Queue, Verdict, duration};
+use crate::random::Spread;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use tokio::sync::Notify;
+use tollgate_core::bucket::{Admitted, Level, admit};
+use tollgate_core::client::Client;
+use tollgate_core::units::{BootTime, Span};
+
+/// A burst of refusals wakes the keeper at most this often.
+const KICK_EVERY: Span = Span::from_millis(5);
+
+/// A limit to take from: a handle to keep, cheap to clone, that saves looking the name up.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub(crate) cell: Arc<Cell>,
+    /// Keeps the gate going.
+    pub(crate) _gate: Arc<Inner>,
+}
+
+impl Limit {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.cell.name
+    }
+
+    /// Takes `cost` tokens if they are there and nobody waits for them; never waits.
+    ///
+    /// # Errors
+    /// [`AcquireError::Refused`] says when to come back; the other errors say what is wrong with the question.
+    pub fn try_acquire(&self, cost: u64) -> Result<Permit, AcquireError> {
+        let cell = &self.cell;
+        if cost == 0 || cell.index.is_none() {
+            return Err(cell.wrong(cost));
+        }
+        cell.level.note_cost(cost);
+        if !cell.level.has_waiters()
+            && let Ok(admitted) = admit(&*cell.level, cost, || cell.core.clock.boot())
+        {
+            return Ok(cell.permit(cost, admitted));
+        }
+        cell.try_slowly(cost)
+    }
+
+    /// Asks for a permit and waits for it. The cost is 1 unless set.
+    pub fn acquire(&self) -> Acquire {
+        Acquire::new(self.clone())
+    }
+}
+
+/// What slow paths and the keeper share.
+pub(crate) struct Core {
+    /// Held for microseconds, never across an await. Acquirers only try.
+    pub client: Mutex<Client<SharedLevel>>,
+    pub clock: Arc<dyn Clock>,
+    /// Wakes the keeper.
+    pub kick: Notify,
+    pub spread: Spread,
+    pub log: Option<AdmissionLog>,
+    pub waiters_max: usize,
+}
+
+impl Core {
+    /// A panic elsewhere leaves the client usable: each of its methods keeps its invariants or doesn't return.
+    pub(crate) fn client(&self) -> MutexGuard<'_, Client<SharedLevel>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One limit's part of a gate.
+pub(crate) struct Cell {
+    pub name: Name,
+    /// Its place among the client's cells; `None` when it can't be leased.
+    pub index: Option<usize>,
+    /// Why it can't be leased.
+    pub fault: Option<AcquireError>,
+    pub level: Arc<AtomicLevel>,
+    pub core: Arc<Core>,
+    queue: Mutex<Queue>,
+    pub counts: Counts,
+    /// When a refusal last woke the keeper.
+    kicked: AtomicU64,
+}
+
+/// Statistics off the hot path. No order between them is promised.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub refused: [AtomicU64; Reason::ALL.len()],
+    pub refused_tokens: AtomicU64,
+    pub waited: AtomicU64,
+    pub waited_us: AtomicU64,
+    pub gave_up: AtomicU64,
+    pub outcomes: [AtomicU64; Outcome::ALL.len()],
+}
+
+impl std::fmt::Debug for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cell").field("name", &self.name).field("level", &self.level).finish_non_exhaustive()
+    }
+}
+
+impl Cell {
+    pub(crate) fn new(
+        name: Name,
+        index: Option<usize>,
+        fault: Option<AcquireError>,
+        core: Arc<Core>,
+    ) -> Cell {
+        Cell {
+            name,
+            index,
+            fault,
+            level: Arc::default(),
+            core,
+            queue: Mutex::default(),
+            counts: Counts::default(),
+            kicked: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error of a question that can't be answered.
+    #[cold]
+    pub(crate) fn wrong(&self, cost: u64) -> AcquireError {
+        match &self.fault {
+            Some(fault) if cost > 0 => fault.clone(),
+            _ => AcquireError::ZeroCost { limit: self.name.clone() },
+        }
+    }
+
+    pub(crate) fn permit(self: &Arc<Cell>, cost: u64, admitted: Admitted) -> Permit {
+        self.level.count_grant();
+        if let Some(log) = &self.core.log {
+            log.admitted(admitted.at, &self.name, cost);
+        }
+        Permit::new(self.clone(), cost, admitted)
+    }
+
+    /// Takes, mints what is due if nobody else is at it, and takes again.
+    pub(crate) fn take(&self, cost: u64) -> Option<Admitted> {
+        let clock = || self.core.clock.boot();
+        if let Ok(admitted) = admit(&*self.level, cost, clock) {
+            return Some(admitted);
+        }
+        let client = match self.core.client.try_lock() {
+            Ok(client) => Some(client),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(mut client) = client
+            && let Some(cell) = self.index.and_then(|index| client.cell_mut(index))
+        {
+            cell.refill(self.core.clock.now());
+        }
+        admit(&*self.level, cost, clock).ok()
+    }
+
+    #[cold]
+    fn try_slowly(self: &Arc<Cell>, cost: u64) -> Result<Permit, AcquireError> {
+        let queue = self.queue();
+        let queued = queue.present() > 0;
+        if !queued && let Some(admitted) = self.take(cost) {
+            drop(queue);
+            return Ok(self.permit(cost, admitted));
+        }
+        let now = self.core.clock.boot();
+        let (facts, ahead) = (queue.facts, queue.cost());
+        drop(queue);
+        let level = self.level.level();
+        let verdict =
+            facts.verdict(cost, level, None, now).unwrap_or(Verdict::Refused(facts.reason_now(queued, now)));
+        self.kick_gently(now);
+        Err(self.refusal(verdict, cost, facts.hint_of(verdict, cost.saturating_add(ahead), level, now)))
+    }
+
+    /// Makes and counts an error. `hint` is spread.
+    pub(crate) fn refusal(&self, verdict: Verdict, cost: u64, hint: Option<Span>) -> AcquireError {
+        let limit = self.name.clone();
+        match verdict {
+            Verdict::UnknownLimit => AcquireError::UnknownLimit { limit },
+            Verdict::CostAboveBurst { burst } => AcquireError::CostAboveBurst { limit, cost, burst },
+            Verdict::Refused(reason) => {
+                if let Some(count) = self.counts.refused.get(reason as usize) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                // Who is refused without having waited still wants tokens: the next request says so.
+                if !matches!(reason, Reason::Deadline | Reason::ShuttingDown) {
+                    self.counts.refused_tokens.fetch_add(cost, Ordering::Relaxed);
+                }
+                let retry_after = hint.map(|hint| self.core.spread.stretch(duration(hint)));
+                AcquireError::Refused { limit, refused: Refused { reason, retry_after } }
+            }
+        }
+    }
+
+    /// Wakes the keeper, unless that was done just now: who asks in a tight loop shall not keep it busy.
+    fn kick_gently(&self, now: BootTime) {
+        let last = self.kicked.load(Ordering::Relaxed);
+        let due = now.since(BootTime(last)) >= KICK_EVERY || last == 0;
+        if due && self.kicked.compare_exchange(last, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.core.kick.notify_one();
+        }
+    }
+}
+
+impl crate::queue::Facts {
+    /// The hint that belongs to a verdict.
+    pub(crate) fn hint_of(&self, verdict: Verdict, tokens: u64, level: i64, now: BootTime) -> Option<Span> {
+        match verdict {
+            Verdict::Refused(reason) => self.hint(reason, tokens, level, now),
+            Verdict::UnknownLimit | Verdict::CostAboveBurst { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! How a gate is set up.
+
+use crate::clock::{Clock, SystemClock};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_core::limit::{OutOfRange, check_name};
+use tollgate_core::message::CELLS_PER_REQUEST_MAX;
+
+/// Callers that may wait per limit, unless set otherwise: each costs a few hundred bytes, and who stands further back
+/// than this is better refused at once.
+const WAITERS_MAX_DEFAULT: usize = 10_000;
+/// The most that [`Options::waiters_max`] may be.
+const WAITERS_MAX_MAX: usize = 1_000_000;
+
+/// How a gate is set up. All have defaults.
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) group: String,
+    pub(crate) worker: Option<String>,
+    pub(crate) limits: Vec<String>,
+    pub(crate) request_timeout: Duration,
+    pub(crate) waiters_max: usize,
+    pub(crate) notices: bool,
+    pub(crate) admission_log: Option<PathBuf>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::new()
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Options {
+        Options {
+            group: "default".to_owned(),
+            worker: None,
+            limits: Vec::new(),
+            request_timeout: Duration::from_secs(10),
+            waiters_max: WAITERS_MAX_DEFAULT,
+            notices: true,
+            admission_log: None,
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// The group whose limits are used: its coordinator is the workflow `tollgate/<group>`. Default: `default`.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Options {
+        self.group = group.into();
+        self
+    }
+
+    /// A name for people, up to 200 bytes. Default: `<host>/<process id>`.
+    #[must_use]
+    pub fn worker(mut self, worker: impl Into<String>) -> Options {
+        self.worker = Some(worker.into());
+        self
+    }
+
+    /// A limit that is leased from the start; others are at first use, which then waits for one round trip.
+    #[must_use]
+    pub fn limit(mut self, limit: impl Into<String>) -> Options {
+        self.limits.push(limit.into());
+        self
+    }
+
+    /// Limits that are leased from the start, up to 1000.
+    #[must_use]
+    pub fn limits(mut self, limits: impl IntoIterator<Item = impl Into<String>>) -> Options {
+        self.limits.extend(limits.into_iter().map(Into::into));
+        self
+    }
+
+    /// How long one message to the coordinator may take, from 100 ms to 60 s. Default: 10 s.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Options {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How many callers may wait per limit, from 1 to 1000000; more are refused. Default: 10000.
+    #[must_use]
+    pub fn waiters_max(mut self, waiters: usize) -> Options {
+        self.waiters_max = waiters;
+        self
+    }
+
+    /// Whether urgent news (a cut, a pause) is taken at once, on a task queue of this process's own and a thread that
+    /// polls it; otherwise the next heartbeat brings it. Only with [`crate::Gate::connect`]. Default: yes.
+    #[must_use]
+    pub fn notices(mut self, notices: bool) -> Options {
+        self.notices = notices;
+        self
+    }
+
+    /// Appends a line `<nanoseconds of the boot clock> <limit> <cost>` to this file for every permit, before the permit
+    /// is handed out and with one write each, so that a killed process leaves no permit unwritten. For audits and
+    /// demonstrations: it costs one system call per permit. Several processes may share a file. Default: none.
+    #[must_use]
+    pub fn admission_log(mut self, path: impl Into<PathBuf>) -> Options {
+        self.admission_log = Some(path.into());
+        self
+    }
+
+    /// Another clock than the machine's, for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Options {
+        self.clock = clock;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OutOfRange> {
+        check_name("group", &self.group)?;
+        if let Some(worker) = &self.worker {
+            check_name("worker", worker)?;
+        }
+        for limit in &self.limits {
+            check_name("limit", limit)?;
+        }
+        let out_of_range = |field, given: String, allowed| Err(OutOfRange { field, given, allowed });
+        if self.limits.len() > CELLS_PER_REQUEST_MAX {
+            return out_of_range("limits", self.limits.len().to_string(), "up to 1000");
+        }
+        if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.request_timeout) {
+            return out_of_range("request_timeout", format!("{:?}", self.request_timeout), "100 ms to 60 s");
+        }
+        if !(1..=WAITERS_MAX_MAX).contains(&self.waiters_max) {
+            return out_of_range("waiters_max", self.waiters_max.to_string(), "1 to 1000000");
+        }
+        Ok(())
+    }
+
+    /// The worker's name, given or by default.
+    pub(crate) fn worker_name(&self) -> String {
+        self.worker.clone().unwrap_or_else(|| {
+            let uname = rustix::system::uname();
+            let host: String = uname.nodename().to_string_lossy().chars().take(64).collect();
+            format!("{host}/{}", std::process::id())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_field_value_and_range() {
+        let error = Options::new().request_timeout(Duration::ZERO).check().unwrap_err();
+        assert_eq!(error.to_string(), "request_timeout is 0ns, allowed: 100 ms to 60 s");
+        assert_eq!(Options::new().group("").check().unwrap_err().field, "group");
+        assert_eq!(Options::new().worker("x".repeat(10_240)).check().unwrap_err().field, "worker");
+        assert_eq!(Options::new().limits(["a", "b\n"]).check().unwrap_err().field, "limit");
+        assert_eq!(Options::new().waiters_max(0).check().unwrap_err().field, "waiters_max");
+        assert!(Options::new().check().is_ok());
+    }
+}

@@ -1,0 +1,102 @@
+//! The right to do one piece of work.
+
+use crate::limit::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tollgate_core::bucket::{Admitted, Level};
+use tollgate_core::units::BootTime;
+
+/// How a piece of work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It worked.
+    Success,
+    /// The downstream failed.
+    Failure,
+    /// It worked, but took too long.
+    Slow,
+    /// It says nothing about the downstream: a bad input, a cancellation.
+    Ignored,
+    /// The downstream asked for less: 429, RESOURCE_EXHAUSTED.
+    Throttled,
+}
+
+impl Outcome {
+    /// All outcomes.
+    pub const ALL: [Outcome; 5] =
+        [Outcome::Success, Outcome::Failure, Outcome::Slow, Outcome::Ignored, Outcome::Throttled];
+}
+
+/// The right to do one piece of work, now. Dropped without [`Permit::settle`] it counts as what was charged.
+#[must_use = "a permit is charged when it is handed out: do the work, or settle it with 0"]
+#[derive(Debug)]
+pub struct Permit {
+    cell: Arc<Cell>,
+    cost: u64,
+    admitted: Admitted,
+}
+
+impl Permit {
+    pub(crate) fn new(cell: Arc<Cell>, cost: u64, admitted: Admitted) -> Permit {
+        Permit { cell, cost, admitted }
+    }
+
+    /// What was charged.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The limit that it was charged to.
+    pub fn limit(&self) -> &str {
+        &self.cell.name
+    }
+
+    /// When it was handed out, by the gate's clock.
+    pub fn admitted_at(&self) -> BootTime {
+        self.admitted.at
+    }
+
+    /// The work must have started before this, by the gate's clock.
+    pub fn valid_until(&self) -> BootTime {
+        self.admitted.valid_until
+    }
+
+    /// For how much longer the work may start.
+    pub fn valid_for(&self) -> Duration {
+        Duration::from_micros(self.admitted.valid_until.since(self.cell.core.clock.boot()).0)
+    }
+
+    /// Whether the work may start now: ask just before sending, in case the process was paused since.
+    pub fn is_valid(&self) -> bool {
+        self.cell.core.clock.boot() < self.admitted.valid_until
+    }
+
+    /// Says what it really cost and how it went. What was charged beyond `actual` goes back as far as that is safe (the
+    /// source has refilled meanwhile); what was used beyond the charge is charged now, into debt if need be.
+    pub fn settle(self, actual: u64, outcome: Outcome) {
+        let cell = &self.cell;
+        if let Some(count) = cell.counts.outcomes.get(outcome as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        if actual == self.cost {
+            return;
+        }
+        {
+            let mut client = cell.core.client();
+            let Some(client_cell) = cell.index.and_then(|index| client.cell_mut(index)) else { return };
+            let now = cell.core.clock.now();
+            let level = &*cell.level;
+            let (mint, _) = client_cell.bucket();
+            if actual < self.cost {
+                mint.refund(level, self.cost - actual, self.admitted.at, now);
+            } else {
+                mint.overdraw(level, actual - self.cost);
+            }
+        }
+        if cell.level.has_waiters() && cell.level.level() > 0 {
+            cell.core.kick.notify_one();
+        }
+    }
+}

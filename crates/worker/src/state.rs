@@ -1,0 +1,159 @@
+//! What a gate looks like from outside.
+
+use crate::error::{Reason, TransportError};
+use crate::limit::Cell;
+use crate::permit::Outcome;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tollgate_core::bucket::{Level, Now};
+use tollgate_core::client::ClientCell;
+use tollgate_core::units::{Amount, Share};
+
+/// A gate at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GateState {
+    /// The group.
+    pub group: String,
+    /// The worker's name for people.
+    pub worker: String,
+    /// This start of the process, as 32 hexadecimal digits.
+    pub incarnation: String,
+    /// Whether the coordinator answers.
+    pub coordinator: Coordinator,
+    /// For how long that has been so.
+    pub coordinator_since: Duration,
+    /// All limits, in the order of their first use.
+    pub limits: Vec<LimitState>,
+}
+
+/// Whether the coordinator answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Coordinator {
+    /// It has not answered yet.
+    #[default]
+    Starting,
+    /// It answered the last message.
+    Reachable,
+    /// It has not answered the last messages; leases run on until they end.
+    Unreachable(TransportError),
+    /// It answers, but has no room for this worker.
+    GroupFull,
+    /// The gate was shut down.
+    Stopped,
+}
+
+/// One limit of a gate.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LimitState {
+    /// Its name.
+    pub limit: String,
+    /// What the lease allows.
+    pub condition: Condition,
+    /// The part of the limit's rate that this process mints.
+    pub share: Share,
+    /// The most that this process may hold.
+    pub cap: Amount,
+    /// Tokens that are there now; negative for debt.
+    pub level: i64,
+    /// The limit's burst when the coordinator last answered.
+    pub burst: Option<u64>,
+    /// Since the lease was asked for.
+    pub lease_age: Option<Duration>,
+    /// Until the lease ends.
+    pub expires_in: Option<Duration>,
+    /// Callers that wait, and their tokens.
+    pub waiting: (usize, u64),
+    /// What happened so far.
+    pub counters: Counters,
+}
+
+/// What a lease allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// No answer yet.
+    #[default]
+    Starting,
+    /// There is a lease.
+    Open,
+    /// The coordinator only confirms what is held.
+    Recovering,
+    /// The lease has ended: everything is refused.
+    Closed,
+    /// The coordinator knows no such limit.
+    Unknown,
+}
+
+/// Counts since the gate was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Permits handed out.
+    pub granted: u64,
+    /// Tokens charged, refunds deducted and overdrafts included.
+    pub charged: u64,
+    /// Refusals, by reason; reasons that did not occur are left out.
+    pub refused: Vec<(Reason, u64)>,
+    /// Permits that were waited for.
+    pub waited: u64,
+    /// How long for, in total.
+    pub waited_for: Duration,
+    /// Callers that waited and went without: refused, out of time, or gone.
+    pub gave_up: u64,
+    /// Settled permits, by outcome; outcomes that did not occur are left out.
+    pub settled: Vec<(Outcome, u64)>,
+}
+
+/// How a cell is, given its part of the client.
+pub(crate) fn condition<L: Level>(cell: &ClientCell<L>, now: Now) -> Condition {
+    let alive = cell.mint().is_alive(now);
+    if cell.is_unknown() {
+        Condition::Unknown
+    } else if cell.is_recovering() {
+        Condition::Recovering
+    } else if alive {
+        Condition::Open
+    } else if cell.burst().is_some() {
+        Condition::Closed
+    } else {
+        Condition::Starting
+    }
+}
+
+pub(crate) fn limit_state<L: Level>(cell: &Cell, leased: &ClientCell<L>, now: Now) -> LimitState {
+    let held = leased.mint().held().filter(|_| leased.mint().is_alive(now));
+    let micros = |span: tollgate_core::units::Span| Duration::from_micros(span.0);
+    let waiting = {
+        let queue = cell.queue();
+        (queue.len(), queue.cost())
+    };
+    LimitState {
+        limit: cell.name.to_string(),
+        condition: condition(leased, now),
+        share: held.map_or(Share::ZERO, |held| held.share),
+        cap: held.map_or(Amount::ZERO, |held| held.cap),
+        level: cell.level.level(),
+        burst: leased.burst(),
+        lease_age: held.map(|held| micros(now.boot.since(held.sent.boot))),
+        expires_in: held.map(|held| micros(held.expires.since(now.boot))),
+        waiting,
+        counters: counters(cell, leased.mint().used(&*cell.level)),
+    }
+}
+
+fn counters(cell: &Cell, charged: u64) -> Counters {
+    let counts = &cell.counts;
+    let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    let refused = Reason::ALL.iter().zip(&counts.refused).map(|(reason, count)| (*reason, load(count)));
+    let settled = Outcome::ALL.iter().zip(&counts.outcomes).map(|(outcome, count)| (*outcome, load(count)));
+    Counters {
+        granted: cell.level.granted(),
+        charged,
+        refused: refused.filter(|(_, count)| *count > 0).collect(),
+        waited: load(&counts.waited),
+        waited_for: Duration::from_micros(load(&counts.waited_us)),
+        gave_up: load(&counts.gave_up),
+        settled: settled.filter(|(_, count)| *count > 0).collect(),
+    }
+}

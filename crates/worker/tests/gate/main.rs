@@ -1,0 +1,5 @@
+//! A gate against a real ledger behind the wire, in virtual time.
+
+mod asking;
+mod leases;
+mod world;

@@ -1,0 +1,531 @@
+//! The limits of one group, with their versions, ramps and history: a pure model that takes `now`.
+//!
+//! A change is checked as a whole before any of it happens: either all of it is in force under a new version, or nothing
+//! is and every problem has been named. A value that changes goes linearly from what is in force now to its target.
+
+use super::text;
+use crate::wire::Unreadable;
+use crate::wire::config::{ApplyJson, LimitJson, check_target_rate};
+use std::collections::{BTreeMap, VecDeque};
+use tollgate_core::curve::{BurstCurve, RateCurve};
+use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
+use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_lease, check_name};
+use tollgate_core::units::{LedgerTime, Span};
+
+/// How many changes are remembered: weeks of an operator's work.
+pub const HISTORY_ENTRIES_MAX: usize = 200;
+/// How many bytes of text the remembered changes may have: a quarter of what the state may have.
+pub const HISTORY_BYTES_MAX: usize = 256 * 1024;
+/// How many refused signals are remembered, apart from the changes: a sender that repeats a mistake pushes nothing out.
+pub const REFUSED_ENTRIES_MAX: usize = 20;
+/// How many lines of one change are remembered: a change of a thousand limits doesn't fill the history.
+pub const ENTRY_LINES_MAX: usize = 30;
+/// How many problems of one change are named.
+pub const PROBLEMS_MAX: usize = 50;
+/// The longest name of who makes a change.
+pub const ACTOR_BYTES_MAX: usize = 200;
+/// The longest reason of a change.
+pub const REASON_BYTES_MAX: usize = 1_000;
+/// Who makes a change that doesn't say.
+const ACTOR_UNKNOWN: &str = "unknown";
+/// Who makes changes that nobody asked for.
+const ACTOR_SELF: &str = "tollgate";
+/// How much of a name is repeated in a problem.
+const QUOTED_CHARS_MAX: usize = 40;
+
+/// The limits of one group. See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Book {
+    /// The newest version that was given out. Only ever grows.
+    pub version: Version,
+    /// The latest time that was seen. Never runs back.
+    pub now: LedgerTime,
+    /// What the group keeps to.
+    pub settings: Settings,
+    /// Every limit. Bursts are whole thousandths of a token.
+    pub cells: BTreeMap<CellKey, CellConfig>,
+    /// Changes, oldest first: at most [`HISTORY_ENTRIES_MAX`].
+    pub history: VecDeque<Entry>,
+    /// Refused signals, oldest first: at most [`REFUSED_ENTRIES_MAX`].
+    pub refused: VecDeque<Entry>,
+    /// Refused signals, also those that are no longer remembered.
+    pub refused_count: u64,
+}
+
+/// One change, or one signal that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The version in force afterwards.
+    pub version: Version,
+    /// The version in force before.
+    pub replaced: Version,
+    /// When.
+    pub at: LedgerTime,
+    /// Who.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+    /// One line per change, each with what it replaced; problems of a refused signal.
+    pub lines: Vec<String>,
+    /// Lines beyond [`ENTRY_LINES_MAX`].
+    pub lines_left_out: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// In force.
+    Applied,
+    /// Taken over from the coordinator by a config workflow that was created anew.
+    Adopted,
+    /// Nothing was changed.
+    Refused,
+}
+
+/// What a change did, or would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The version in force afterwards.
+    pub version: Version,
+    /// One line per change; empty when nothing changes.
+    pub changes: Vec<String>,
+}
+
+/// A checked change: what would be in force, and the difference.
+struct Plan {
+    cells: BTreeMap<CellKey, CellConfig>,
+    settings: Settings,
+    lines: Vec<String>,
+}
+
+impl Book {
+    /// An empty book. Versions are numbered by when it began.
+    pub fn new(began: LedgerTime) -> Book {
+        Book {
+            version: Version { run: began.0, n: 0 },
+            now: began,
+            settings: Settings::default(),
+            cells: BTreeMap::new(),
+            history: VecDeque::new(),
+            refused: VecDeque::new(),
+            refused_count: 0,
+        }
+    }
+
+    /// Makes a change, or says what it would do with `dry_run`. A change that changes nothing gets no version.
+    ///
+    /// # Errors
+    /// Every problem, up to [`PROBLEMS_MAX`], each naming field, value and range. Nothing was changed then.
+    pub fn apply(&mut self, now: LedgerTime, change: &ApplyJson) -> Result<Applied, Vec<String>> {
+        let now = now.max(self.now);
+        let plan = self.plan(now, change)?;
+        if !change.dry_run {
+            self.now = now;
+            if !plan.lines.is_empty() {
+                let replaced = self.commit(plan.cells, plan.settings);
+                let entry =
+                    self.entry(&plan.lines, &change.actor, &change.reason, Outcome::Applied, replaced);
+                self.remember(entry);
+            }
+        }
+        Ok(Applied { version: self.version, changes: plan.lines })
+    }
+
+    /// The same for a signal: since nobody can be answered, a refusal is counted and remembered.
+    ///
+    /// # Errors
+    /// As [`Book::apply`].
+    pub fn apply_signal(&mut self, now: LedgerTime, change: &ApplyJson) -> Result<Applied, Vec<String>> {
+        let result = self.apply(now, change);
+        if let Err(problems) = &result {
+            self.refuse(now, change, problems);
+        }
+        result
+    }
+
+    /// Remembers a signal that was refused.
+    pub fn refuse(&mut self, now: LedgerTime, change: &ApplyJson, problems: &[String]) {
+        self.now = self.now.max(now);
+        self.refused_count = self.refused_count.saturating_add(1);
+        let (actor, reason) = (cut(&change.actor, ACTOR_BYTES_MAX), cut(&change.reason, REASON_BYTES_MAX));
+        let entry = self.entry(problems, actor, reason, Outcome::Refused, self.version);
+        self.refused.push_back(entry);
+        while self.refused.len() > REFUSED_ENTRIES_MAX {
+            self.refused.pop_front();
+        }
+    }
+
+    /// Takes over what a coordinator keeps to, under a version above all of its own. Only for an empty book.
+    pub fn adopt(&mut self, now: LedgerTime, configure: Configure) {
+        self.now = self.now.max(now);
+        self.version.run = self.version.run.max(configure.version.run.saturating_add(1));
+        if configure.cells.is_empty() && configure.settings == self.settings {
+            return;
+        }
+        let lines: Vec<String> = configure.cells.iter().map(created).collect();
+        let cells = configure.cells.into_iter().map(|cell| (cell.key.clone(), rounded(cell)));
+        self.commit(cells.collect(), configure.settings);
+        let reason = "this workflow began without memory, and the coordinator had limits";
+        let entry = self.entry(&lines, ACTOR_SELF, reason, Outcome::Adopted, configure.version);
+        self.remember(entry);
+    }
+
+    /// Gives what is in force a version above `other`, which somebody holds although it isn't ours: after a reset of this
+    /// workflow, for example. Without this the coordinator would ignore every change up to that number.
+    pub fn overtake(&mut self, now: LedgerTime, other: Version) {
+        self.now = self.now.max(now);
+        if other < self.version {
+            return;
+        }
+        let replaced = self.version;
+        self.version = if other.run == replaced.run {
+            Version { run: replaced.run, n: other.n.saturating_add(1) }
+        } else {
+            Version { run: other.run.saturating_add(1), n: replaced.n.saturating_add(1) }
+        };
+        let lines = [format!("numbered anew: the coordinator had {other}")];
+        let reason = "what is in force here is newer than its number said";
+        let entry = self.entry(&lines, ACTOR_SELF, reason, Outcome::Applied, replaced);
+        self.remember(entry);
+    }
+
+    /// Everything that the coordinator is to keep to.
+    pub fn configure(&self) -> Configure {
+        Configure {
+            version: self.version,
+            settings: self.settings,
+            cells: self.cells.values().cloned().collect(),
+        }
+    }
+
+    /// Puts something in force under a new version, and gives the one that it replaces.
+    fn commit(&mut self, cells: BTreeMap<CellKey, CellConfig>, settings: Settings) -> Version {
+        let replaced = self.version;
+        self.cells = cells;
+        self.settings = settings;
+        self.version.n = replaced.n.saturating_add(1);
+        replaced
+    }
+
+    fn entry(
+        &self,
+        lines: &[String],
+        actor: &str,
+        reason: &str,
+        outcome: Outcome,
+        replaced: Version,
+    ) -> Entry {
+        let actor = if actor.is_empty() { ACTOR_UNKNOWN } else { actor };
+        Entry {
+            version: self.version,
+            replaced,
+            at: self.now,
+            actor: actor.to_owned(),
+            reason: reason.to_owned(),
+            lines: lines.iter().take(ENTRY_LINES_MAX).cloned().collect(),
+            lines_left_out: lines.len().saturating_sub(ENTRY_LINES_MAX) as u64,
+            outcome,
+        }
+    }
+
+    fn remember(&mut self, entry: Entry) {
+        self.history.push_back(entry);
+        let mut bytes: usize = self.history.iter().map(Entry::bytes).sum();
+        while self.history.len() > HISTORY_ENTRIES_MAX
+            || (bytes > HISTORY_BYTES_MAX && self.history.len() > 1)
+        {
+            bytes -= self.history.pop_front().map_or(0, |entry| entry.bytes());
+        }
+    }
+
+    /// Checks everything, and works out what would be in force.
+    fn plan(&self, now: LedgerTime, change: &ApplyJson) -> Result<Plan, Vec<String>> {
+        let mut problems = Problems::default();
+        self.check_header(change, &mut problems);
+        let ramp = change.ramp().unwrap_or_else(|error| {
+            problems.add(error);
+            Span::ZERO
+        });
+        self.check_names(change, &mut problems);
+        let mut plan = Plan { cells: self.cells.clone(), settings: self.settings, lines: Vec::new() };
+        if let Some(rate) = change.target_rate_milli
+            && rate != self.settings.target_rate_milli
+        {
+            let was = text::milli(self.settings.target_rate_milli);
+            plan.lines.push(format!("target rate: {was} -> {} messages a second", text::milli(rate)));
+            plan.settings.target_rate_milli = rate;
+        }
+        for name in &change.remove {
+            plan.remove(name);
+        }
+        for name in &change.abort_ramps {
+            plan.abort(name, now, &mut problems);
+        }
+        for limit in &change.set {
+            if check_limit(limit, &mut problems) {
+                let ramp = Ramp { now, over: ramp, is_given: change.ramp_ms.is_some() };
+                plan.set(limit, ramp, &mut problems);
+            }
+        }
+        let count = plan.cells.len();
+        if count > CELLS_MAX {
+            problems.add(format!("limits: {count} after this change, allowed: up to {CELLS_MAX}"));
+        }
+        problems.none().map(|()| plan)
+    }
+
+    fn check_header(&self, change: &ApplyJson, problems: &mut Problems) {
+        for (field, text, max) in
+            [("actor", &change.actor, ACTOR_BYTES_MAX), ("reason", &change.reason, REASON_BYTES_MAX)]
+        {
+            if text.len() > max {
+                problems.add(format!("{field} has {} bytes, allowed: up to {max}", text.len()));
+            }
+        }
+        if let Some(milli) = change.target_rate_milli
+            && let Err(error) = check_target_rate(milli)
+        {
+            problems.add(error);
+        }
+        if let Some(wanted) = &change.if_version
+            && *wanted != self.version.to_string()
+        {
+            problems.add(format!(
+                "if_version is {}, the version in force is {}",
+                quoted(wanted),
+                self.version
+            ));
+        }
+    }
+
+    /// One name means one thing: no name twice, none in two lists, none that isn't there.
+    fn check_names(&self, change: &ApplyJson, problems: &mut Problems) {
+        let set: Vec<&String> = change.set.iter().map(|limit| &limit.name).collect();
+        let lists = [
+            ("set", set),
+            ("remove", change.remove.iter().collect()),
+            ("abort_ramps", change.abort_ramps.iter().collect()),
+        ];
+        let mut seen: BTreeMap<&String, &str> = BTreeMap::new();
+        for (list, names) in lists {
+            for name in names {
+                match seen.insert(name, list) {
+                    Some(other) if other == list => {
+                        problems.add(format!("{list}: limit {} is given twice", quoted(name)));
+                    }
+                    Some(other) => {
+                        problems.add(format!("{other} and {list}: both name limit {}", quoted(name)))
+                    }
+                    None if list != "set" && !self.cells.keys().any(|key| key.limit == *name) => {
+                        problems.add(format!("{list}: there is no limit {}", quoted(name)));
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// How much text it holds.
+    fn bytes(&self) -> usize {
+        self.actor.len() + self.reason.len() + self.lines.iter().map(String::len).sum::<usize>()
+    }
+
+    /// Whether it says something about this limit.
+    pub fn concerns(&self, limit: &str) -> bool {
+        self.lines.iter().any(|line| {
+            line.strip_prefix(limit).is_some_and(|rest| rest.starts_with(": ") || rest.starts_with(" ["))
+        })
+    }
+}
+
+/// When and how fast a change comes into force.
+#[derive(Clone, Copy)]
+struct Ramp {
+    now: LedgerTime,
+    over: Span,
+    /// Whether the change asks for this ramp, or says nothing about it.
+    is_given: bool,
+}
+
+impl Ramp {
+    /// Whether a ramp that already goes to the same target should go faster. A repeated message never wants that, so
+    /// repeating one changes nothing.
+    fn hurries(self, end: LedgerTime) -> bool {
+        self.is_given && self.now + self.over < end
+    }
+}
+
+impl Plan {
+    fn remove(&mut self, name: &str) {
+        let lines = &mut self.lines;
+        self.cells.retain(|key, cell| {
+            let stays = key.limit != name;
+            if !stays {
+                let (rate, burst) =
+                    (text::rate(cell.rate.target), text::milli(cell.burst.target.milli_floor()));
+                lines.push(format!("{key}: removed, was rate {rate}, burst {burst}"));
+            }
+            stays
+        });
+    }
+
+    fn abort(&mut self, name: &str, now: LedgerTime, problems: &mut Problems) {
+        for (key, cell) in self.cells.iter_mut().filter(|(key, _)| key.limit == name) {
+            if now < cell.rate.end {
+                let stays = cell.rate.at(now);
+                let (at, to) = (text::rate(stays), text::rate(cell.rate.target));
+                self.lines.push(format!("{key}: rate stays at {at}, was on its way to {to}"));
+                cell.rate = RateCurve::constant(stays);
+            }
+            if now < cell.burst.end {
+                // A ramp ends at whole tokens, also when it ends early.
+                let stays = u64::try_from(cell.burst.at(now).whole()).unwrap_or(0);
+                let to = text::milli(cell.burst.target.milli_floor());
+                self.lines.push(format!("{key}: burst stays at {stays}, was on its way to {to}"));
+                cell.burst = BurstCurve::constant(stays);
+            }
+            check_result(cell, problems);
+        }
+    }
+
+    fn set(&mut self, limit: &LimitJson, ramp: Ramp, problems: &mut Problems) {
+        let key = CellKey::of(&limit.name);
+        let Ok(rate) = limit.rate.check() else { return };
+        let Some(cell) = self.cells.get_mut(&key) else {
+            let mut cell = CellConfig::constant(&limit.name, rate, limit.burst_or_default(), limit.lease());
+            cell.fresh = !limit.moved;
+            self.lines.push(created(&cell));
+            self.cells.insert(key, cell);
+            return;
+        };
+        let over = text::over(ramp.over);
+        let under_way = |end: LedgerTime| ramp.now < end;
+        if cell.rate.target.cmp_value(rate).is_ne()
+            || (under_way(cell.rate.end) && ramp.hurries(cell.rate.end))
+        {
+            let from = text::rate(cell.rate.at(ramp.now));
+            let instead = match under_way(cell.rate.end) {
+                true => format!(", instead of {}", text::rate(cell.rate.target)),
+                false => String::new(),
+            };
+            self.lines.push(format!("{key}: rate {from} -> {} {over}{instead}", text::rate(rate)));
+            cell.rate = match ramp.over {
+                Span::ZERO => RateCurve::constant(rate),
+                over => cell.rate.ramp_to(rate, ramp.now, over),
+            };
+        }
+        if let Some(burst) = limit.burst {
+            let target = BurstCurve::constant(burst).target;
+            if cell.burst.target != target || (under_way(cell.burst.end) && ramp.hurries(cell.burst.end)) {
+                let from = text::milli(cell.burst.at(ramp.now).milli_floor());
+                let instead = match under_way(cell.burst.end) {
+                    true => format!(", instead of {}", text::milli(cell.burst.target.milli_floor())),
+                    false => String::new(),
+                };
+                self.lines.push(format!("{key}: burst {from} -> {burst} {over}{instead}"));
+                cell.burst = match ramp.over {
+                    Span::ZERO => BurstCurve::constant(burst),
+                    over => cell.burst.ramp_to(burst, ramp.now, over),
+                };
+                cell.burst.source = cell.burst.source.floor_to_milli();
+            }
+        }
+        if limit.lease_ms.is_some() && cell.lease != limit.lease() {
+            self.lines.push(format!(
+                "{key}: lease {} -> {}",
+                text::span(cell.lease),
+                text::span(limit.lease())
+            ));
+            cell.lease = limit.lease();
+        }
+        check_result(cell, problems);
+    }
+}
+
+/// A ramp from a huge rate per millisecond to one per day has values between that no rate can state: it can only be left
+/// alone, or ended at once.
+fn check_result(cell: &CellConfig, problems: &mut Problems) {
+    if let Err(error) = cell.check() {
+        let named = format!("limit {}, as it is in mid-ramp", quoted(&cell.key.limit));
+        problems.add(Unreadable::of(&named, error));
+    }
+}
+
+/// Checks every field, not just the first that is wrong.
+fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
+    let before = problems.count;
+    let named = format!("limit {}", quoted(&limit.name));
+    if let Err(error) = check_name("name", &limit.name) {
+        problems.add(error);
+    }
+    if let Err(error) = limit.rate.check() {
+        problems.add(format!("{named}: {error}"));
+    }
+    if let Some(Err(error)) = limit.burst.map(check_burst) {
+        problems.add(format!("{named}: {error}"));
+    }
+    if let Err(error) = check_lease(limit.lease()) {
+        problems.add(format!("{named}: {error}"));
+    }
+    problems.count == before
+}
+
+/// The line of a limit that wasn't there before.
+fn created(cell: &CellConfig) -> String {
+    let (rate, burst) = (text::rate(cell.rate.target), text::milli(cell.burst.target.milli_floor()));
+    let moved = if cell.fresh { "" } else { ", moved here: waits for the leases of its old group" };
+    format!("{}: created, rate {rate}, burst {burst}, lease {}{moved}", cell.key, text::span(cell.lease))
+}
+
+/// A cell whose burst the wire carries exactly.
+fn rounded(mut cell: CellConfig) -> CellConfig {
+    cell.burst.source = cell.burst.source.floor_to_milli();
+    cell.burst.target = cell.burst.target.floor_to_milli();
+    cell
+}
+
+/// A name in a problem, shortened, so that a huge one doesn't come back whole.
+fn quoted(name: &str) -> String {
+    let short: String = name.chars().take(QUOTED_CHARS_MAX).collect();
+    if short.len() < name.len() {
+        format!("{short:?}… ({} bytes)", name.len())
+    } else {
+        format!("{short:?}")
+    }
+}
+
+/// The longest beginning of `text` that has at most `max` bytes.
+fn cut(text: &str, max: usize) -> &str {
+    text.get(..text.floor_char_boundary(max)).unwrap_or_default()
+}
+
+/// Collects problems, and counts those beyond [`PROBLEMS_MAX`].
+#[derive(Default)]
+struct Problems {
+    list: Vec<String>,
+    count: usize,
+}
+
+impl Problems {
+    fn add(&mut self, problem: impl ToString) {
+        self.count += 1;
+        if self.list.len() < PROBLEMS_MAX {
+            self.list.push(problem.to_string());
+        }
+    }
+
+    fn none(mut self) -> Result<(), Vec<String>> {
+        let more = self.count - self.list.len();
+        if more > 0 {
+            self.list.push(format!("and {more} more"));
+        }
+        if self.list.is_empty() { Ok(()) } else { Err(self.list) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! What the config workflow carries through continue-as-new, as protobuf.
+//!
+//! Everything that a [`Book`] knows is kept, exactly: bursts are whole thousandths of a token by construction.
+
+use super::Push;
+use super::book::{Book, Entry, Outcome};
+use crate::proto as pb;
+use crate::state::StateError;
+use crate::wire::status::UnreadableJson;
+use prost::Message;
+use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
+use tollgate_core::ledger::Settings;
+use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::units::{Amount, LedgerTime, Span};
+
+/// What one run hands to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Carried {
+    /// The group.
+    pub(super) group: String,
+    /// Its limits.
+    pub(super) book: Book,
+    /// Messages that couldn't be read.
+    pub(super) unreadable: UnreadableJson,
+    /// Runs before the next one.
+    pub(super) runs: u64,
+    /// How far the coordinator knows.
+    pub(super) push: Push,
+}
+
+impl Carried {
+    /// The bytes for the next run.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let config = pb::Config {
+            group: self.group.clone(),
+            book: Some(write_book(&self.book)),
+            unreadable: Some(pb::Unreadable {
+                count: self.unreadable.count,
+                last_name: self.unreadable.last_name.clone(),
+                last_us: self.unreadable.last_us,
+                last_error: self.unreadable.last_error.clone(),
+            }),
+            runs: self.runs,
+            push: Some(pb::ConfigPush {
+                acknowledged: self.push.acknowledged.map(write_version),
+                acknowledged_us: self.push.acknowledged_at.0,
+                again: self.push.again,
+                error: self.push.error.clone(),
+            }),
+        };
+        config.encode_to_vec()
+    }
+
+    /// What the previous run wrote.
+    ///
+    /// # Errors
+    /// [`StateError`] when the bytes are something else.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Carried, StateError> {
+        let config = pb::Config::decode(bytes)?;
+        let unreadable = config.unreadable.unwrap_or_default();
+        let push = config.push.unwrap_or_default();
+        Ok(Carried {
+            group: config.group,
+            book: read_book(config.book.ok_or(StateError::Broken("the book"))?)?,
+            unreadable: UnreadableJson {
+                count: unreadable.count,
+                last_name: unreadable.last_name,
+                last_us: unreadable.last_us,
+                last_error: unreadable.last_error,
+            },
+            runs: config.runs,
+            push: Push {
+                acknowledged: push.acknowledged.map(read_version),
+                acknowledged_at: LedgerTime(push.acknowledged_us),
+                again: push.again,
+                error: push.error,
+            },
+        })
+    }
+}
+
+fn write_book(book: &Book) -> pb::ConfigBook {
+    pb::ConfigBook {
+        version: Some(write_version(book.version)),
+        now_us: book.now.0,
+        target_rate_milli: book.settings.target_rate_milli,
+        limits: book.cells.values().map(write_limit).collect(),
+        history: book.history.iter().map(write_entry).collect(),
+        refused: book.refused.iter().map(write_entry).collect(),
+        refused_count: book.refused_count,
+    }
+}
+
+fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
+    let mut cells = Vec::with_capacity(book.limits.len());
+    for limit in book.limits {
+        let cell = read_limit(limit)?;
+        cells.push((cell.key.clone(), cell));
+    }
+    Ok(Book {
+        version: read_version(book.version.ok_or(StateError::Broken("the version"))?),
+        now: LedgerTime(book.now_us),
+        settings: Settings { target_rate_milli: book.target_rate_milli },
+        cells: cells.into_iter().collect(),
+        history: book.history.into_iter().map(read_entry).collect(),
+        refused: book.refused.into_iter().map(read_entry).collect(),
+        refused_count: book.refused_count,
+    })
+}
+
+fn write_limit(cell: &CellConfig) -> pb::ConfigLimit {
+    let rate = |rate: Rate| pb::Rate { micro_tokens: rate.micro_tokens, period_us: rate.period.0 };
+    pb::ConfigLimit {
+        limit: cell.key.limit.clone(),
+        meter: cell.key.meter.clone(),
+        tier: cell.key.tier.clone(),
+        rate: Some(pb::RateCurve {
+            source: Some(rate(cell.rate.source)),
+            target: Some(rate(cell.rate.target)),
+            start_us: cell.rate.start.0,
+            end_us: cell.rate.end.0,
+        }),
+        burst: Some(pb::BurstCurve {
+            source_milli: cell.burst.source.milli_floor(),
+            target_milli: cell.burst.target.milli_floor(),
+            start_us: cell.burst.start.0,
+            end_us: cell.burst.end.0,
+        }),
+        lease_us: cell.lease.0,
+        fresh: cell.fresh,
+    }
+}
+
+fn read_limit(limit: pb::ConfigLimit) -> Result<CellConfig, StateError> {
+    let rate = limit.rate.ok_or(StateError::Broken("a rate"))?;
+    let burst = limit.burst.ok_or(StateError::Broken("a burst"))?;
+    let value = |rate: Option<pb::Rate>| {
+        let rate = rate.ok_or(StateError::Broken("a rate"))?;
+        Ok::<Rate, StateError>(Rate { micro_tokens: rate.micro_tokens, period: Span(rate.period_us) })
+    };
+    Ok(CellConfig {
+        key: CellKey { limit: limit.limit, meter: limit.meter, tier: limit.tier },
+        rate: RateCurve {
+            source: value(rate.source)?,
+            target: value(rate.target)?,
+            start: LedgerTime(rate.start_us),
+            end: LedgerTime(rate.end_us),
+        },
+        burst: BurstCurve {
+            source: Amount::from_milli(burst.source_milli),
+            target: Amount::from_milli(burst.target_milli),
+            start: LedgerTime(burst.start_us),
+            end: LedgerTime(burst.end_us),
+        },
+        lease: Span(limit.lease_us),
+        fresh: limit.fresh,
+    })
+}
+
+fn write_entry(entry: &Entry) -> pb::ConfigEntry {
+    let outcome = match entry.outcome {
+        Outcome::Applied => pb::ConfigOutcome::Applied,
+        Outcome::Adopted => pb::ConfigOutcome::Adopted,
+        Outcome::Refused => pb::ConfigOutcome::Refused,
+    };
+    pb::ConfigEntry {
+        version: Some(write_version(entry.version)),
+        replaced: Some(write_version(entry.replaced)),
+        at_us: entry.at.0,
+        actor: entry.actor.clone(),
+        reason: entry.reason.clone(),
+        lines: entry.lines.clone(),
+        lines_left_out: entry.lines_left_out,
+        outcome: outcome.into(),
+    }
+}
+
+fn read_entry(entry: pb::ConfigEntry) -> Entry {
+    let outcome = match entry.outcome() {
+        pb::ConfigOutcome::Applied => Outcome::Applied,
+        pb::ConfigOutcome::Adopted => Outcome::Adopted,
+        pb::ConfigOutcome::Refused => Outcome::Refused,
+    };
+    Entry {
+        version: read_version(entry.version.unwrap_or_default()),
+        replaced: read_version(entry.replaced.unwrap_or_default()),
+        at: LedgerTime(entry.at_us),
+        actor: entry.actor,
+        reason: entry.reason,
+        lines: entry.lines,
+        lines_left_out: entry.lines_left_out,
+        outcome,
+    }
+}
+
+fn write_version(version: Version) -> pb::Version {
+    pb::Version { run_us: version.run, n: version.n }
+}
+
+fn read_version(version: pb::Version) -> Version {
+    Version { run: version.run_us, n: version.n }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::config::ApplyJson;
+    use crate::wire::read_json;
+
+    fn apply(book: &mut Book, at: u64, json: &str) {
+        let change: ApplyJson = read_json(json.as_bytes()).unwrap();
+        let _ = book.apply_signal(LedgerTime(at), &change);
+    }
+
+    /// A book in which every field has something to lose: ramps within ramps, refusals, a moved limit.
+    fn full() -> Carried {
+        let mut book = Book::new(LedgerTime(1_000_000));
+        apply(
+            &mut book,
+            2_000_000,
+            r#"{"actor":"ann","reason":"begin","set":[{"name":"api","rate":{"count":50},"burst":16},
+            {"name":"ïmport","rate":{"count":5,"period_ms":86400000},"lease_ms":120000,"moved":true}]}"#,
+        );
+        apply(
+            &mut book,
+            3_000_000,
+            r#"{"set":[{"name":"api","rate":{"count":6000,"period_ms":60000},"burst":33}]}"#,
+        );
+        apply(
+            &mut book,
+            9_777_777,
+            r#"{"target_rate_milli":15000,"ramp_ms":15000,"set":[{"name":"api","rate":{"count":7},"burst":3}]}"#,
+        );
+        apply(&mut book, 9_800_000, r#"{"remove":["nope"]}"#);
+        book.overtake(LedgerTime(9_900_000), Version { run: 1_000_000, n: 9 });
+        Carried {
+            group: "default".to_owned(),
+            book,
+            unreadable: UnreadableJson {
+                count: 3,
+                last_name: "update_config".to_owned(),
+                last_us: 9_000_000,
+                last_error: "set: invalid type".to_owned(),
+            },
+            runs: 4,
+            push: Push {
+                acknowledged: Some(Version { run: 1_000_000, n: 3 }),
+                acknowledged_at: LedgerTime(9_800_001),
+                again: true,
+                error: "refused".to_owned(),
+            },
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_between_two_runs() {
+        let carried = full();
+        assert_eq!(Carried::decode(&carried.encode()).unwrap(), carried);
+        let mut begun = carried.clone();
+        begun.push = Push::default();
+        begun.book = Book::new(LedgerTime(5));
+        assert_eq!(Carried::decode(&begun.encode()).unwrap(), begun);
+    }
+
+    #[test]
+    fn a_ramp_that_is_carried_over_goes_on_as_it_was() {
+        let carried = full();
+        let again = Carried::decode(&carried.encode()).unwrap();
+        for (key, cell) in &carried.book.cells {
+            for ms in 0..30_000 {
+                let now = LedgerTime(9_000_000 + ms * 1_000);
+                assert_eq!(again.book.cells[key].rate.at(now), cell.rate.at(now));
+                assert_eq!(again.book.cells[key].burst.at(now), cell.burst.at(now));
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_state_fits_continue_as_new() {
+        let mut carried = full();
+        let names: Vec<String> = (0..990)
+            .map(|n| format!(r#"{{"name":"{}{n:04}","rate":{{"count":999999999999}}}}"#, "n".repeat(190)))
+            .collect();
+        apply(&mut carried.book, 10_000_000, &format!(r#"{{"set":[{}]}}"#, names.join(",")));
+        for n in 0..2_000 {
+            let long = "r".repeat(1_000);
+            apply(
+                &mut carried.book,
+                11_000_000,
+                &format!(r#"{{"reason":"{long}","set":[{{"name":"api","rate":{{"count":{n}}}}}]}}"#),
+            );
+            apply(
+                &mut carried.book,
+                11_000_000,
+                &format!(r#"{{"reason":"{long}","remove":["{long}","x{n}"]}}"#),
+            );
+        }
+        assert_eq!(carried.book.cells.len(), 992);
+        let bytes = carried.encode().len();
+        assert!(bytes < 1024 * 1024, "{bytes}");
+    }
+
+    #[test]
+    fn other_bytes_are_an_error() {
+        assert!(Carried::decode(b"\xff\xff").is_err());
+        assert!(Carried::decode(b"").is_err());
+    }
+}

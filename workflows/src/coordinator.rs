@@ -1,0 +1,682 @@
+//! The coordinator workflow: runs the ledger of one group. Workflow id `tollgate/<group>`.
+//!
+//! | message | kind | what it does |
+//! |---|---|---|
+//! | `heartbeat` | update | report, acknowledge, lease: all cells of a worker in one message |
+//! | `acquire` | update | one strict permit: granted, refused, or a place in the queue |
+//! | `configure` | update, signal | the full configuration; older versions are ignored |
+//! | `lease` | signal | one strict permit for those who can't be answered; see query `grants` |
+//! | `report` | signal | usage of a strict permit, or of a worker |
+//! | `revoke` | signal | a worker or client has stopped |
+//! | `evict` | signal | an operator's target of zero for a worker |
+//! | `status`, `limit`, `worker`, `grants`, `configuration` | query | what the ledger shows |
+//!
+//! Handlers never block and never fail: a message that can't be read is counted and shown in `status`.
+
+use crate::contracts::{CoordinatorStart, NOTICE_ACTIVITY, notice_queue};
+use crate::details;
+use crate::proto as pb;
+use crate::state;
+use crate::twin::{self, Twin};
+use crate::wire::config::{ConfigureJson, ConfiguredJson, ConfiguredStatus, VersionJson};
+use crate::wire::lease::{
+    AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, NUMBER_BITS, RefusedJson, ReportJson,
+    incarnation_of, incarnation_text, key_of,
+};
+use crate::wire::status::{self, FilterJson, LimitRowJson, StatusJson, UnreadableJson};
+use crate::wire::{Unreadable, payload, read, write};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::time::Duration;
+use temporalio_common::data_converters::RawValue;
+use temporalio_common::{RetryPolicy, UntypedActivity};
+use temporalio_macros::{workflow, workflow_methods};
+use temporalio_workflow::workflows::{join, join_all, select};
+use temporalio_workflow::{
+    ActivityOptions, CancellableFuture, ContinueAsNewOptions, SyncWorkflowContext, TimerOptions,
+    WaitConditionOptions, WorkflowCancellationToken, WorkflowContext, WorkflowContextView, WorkflowResult,
+};
+use tollgate_core::ledger::strict::{AcquireOutcome, Settle, Stage};
+use tollgate_core::ledger::view::CellView;
+use tollgate_core::ledger::{Configure, Input, Ledger, Output, Standing, Start};
+use tollgate_core::message::Incarnation;
+use tollgate_core::rules::RULES_VERSION;
+use tollgate_core::units::{LedgerTime, Span};
+
+/// The state's encoding in the input of a continued run.
+pub const STATE_ENCODING: &str = "binary/protobuf";
+/// Continue as new above this many events: below the server's suggestion at 4,096, so that a burst still fits.
+const HISTORY_EVENTS_MAX: u32 = 3_500;
+/// Continue as new after this many updates: the server takes 2,000 in one run.
+const UPDATES_MAX: u32 = 1_700;
+/// Notices that are sent at the same time.
+const NOTICE_LANES: usize = 4;
+/// Notices that may wait. More workers than this learn urgent news from their next heartbeat.
+const NOTICES_MAX: usize = 200;
+/// A worker that doesn't take its notice within this has other trouble, or a heartbeat on its way.
+const NOTICE_SCHEDULE_TO_START: Duration = Duration::from_secs(1);
+/// How long handing over a notice may take.
+const NOTICE_START_TO_CLOSE: Duration = Duration::from_secs(2);
+/// The table in the Temporal UI is made anew at most this often.
+const DETAILS_EVERY: Span = Span::from_secs(1);
+
+/// Input of signal `evict`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvictJson {
+    /// The worker, by name or incarnation.
+    pub worker: String,
+}
+
+/// Input of signal `revoke` from a client of strict permits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RevokeClientJson {
+    client: String,
+}
+
+/// See the module's documentation.
+#[workflow]
+#[derive(Debug)]
+pub struct Coordinator {
+    group: String,
+    rules_version: u32,
+    ledger: Ledger,
+    unreadable: UnreadableJson,
+    resets: u64,
+    runs: u64,
+    next_grant: u64,
+    twin: Twin,
+    /// A reset was noticed: updates are put off until the recovered state has been carried into a new run. Temporal
+    /// hands updates in before the signals of the same task when it happens and after them on replay, so that what they
+    /// change would differ.
+    renewing: bool,
+    updates: u32,
+    notices: VecDeque<Incarnation>,
+    notices_in_flight: usize,
+    lanes_stop: bool,
+    details_at: LedgerTime,
+    token: WorkflowCancellationToken,
+}
+
+#[workflow_methods]
+impl Coordinator {
+    /// Reads the start input: JSON from whoever starts it, protobuf from the run before.
+    #[init]
+    pub fn new(ctx: &WorkflowContextView, input: RawValue) -> Self {
+        Coordinator::begin(ctx, &input)
+    }
+
+    /// Runs until it continues as new. A cancel request is not obeyed: leases are out, and only time ends them.
+    #[run(name = "tollgate.coordinator")]
+    pub async fn run(ctx: &mut WorkflowContext<Self>) -> WorkflowResult<RawValue> {
+        ctx.state_mut(|me| me.details_at = LedgerTime(0));
+        ctx.set_current_details(ctx.state(|me| me.details()));
+        let lanes = join_all((0..NOTICE_LANES).map(|_| Self::lane(ctx.clone())).collect::<Vec<_>>());
+        let (due, _) = join!(Self::until_over(ctx.clone()), lanes);
+        due?;
+        // Nothing below awaits, so no message can slip in between.
+        let bytes = ctx.state(|me| state::encode(&me.to_proto()));
+        ctx.continue_as_new(payload(STATE_ENCODING, bytes), ContinueAsNewOptions::default())?;
+        Ok(write(&()))
+    }
+
+    /// A message that can't be read is refused before it enters history.
+    #[update_validator(heartbeat)]
+    fn validate_heartbeat(&self, _ctx: &WorkflowContextView, input: &RawValue) -> Result<(), BoxError> {
+        read::<HeartbeatJson>(input)?.check()?;
+        Ok(())
+    }
+
+    /// Report, acknowledge and lease for all cells of a worker.
+    #[update(name = "heartbeat")]
+    pub fn heartbeat(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) -> RawValue {
+        let now = self.arrive(ctx);
+        self.updates += 1;
+        if self.renewing {
+            return write(&HeartbeatReplyJson::Refused(RefusedJson::busy()));
+        }
+        let reply = match read::<HeartbeatJson>(&input).and_then(HeartbeatJson::check) {
+            Ok(request) => match self.ledger.apply(now, Input::Heartbeat(request)) {
+                Output::Reply(answer) => HeartbeatReplyJson::of(&answer),
+                _ => HeartbeatReplyJson::Refused(RefusedJson::busy()),
+            },
+            Err(error) => {
+                self.note("heartbeat", now, &error);
+                HeartbeatReplyJson::Refused(RefusedJson::unreadable(&error))
+            }
+        };
+        self.show(ctx, now);
+        write(&reply)
+    }
+
+    /// A message that can't be read is refused before it enters history.
+    #[update_validator(acquire)]
+    fn validate_acquire(&self, _ctx: &WorkflowContextView, input: &RawValue) -> Result<(), BoxError> {
+        read::<AcquireJson>(input)?.check(false)?;
+        Ok(())
+    }
+
+    /// One strict permit.
+    #[update(name = "acquire")]
+    pub fn acquire(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) -> RawValue {
+        let now = self.arrive(ctx);
+        self.updates += 1;
+        if self.renewing {
+            return write(&AcquireReplyJson::Queued { ahead: 0, due_ms: Some(200) });
+        }
+        let reply = match read::<AcquireJson>(&input).and_then(|acquire| acquire.check(false)) {
+            Ok(acquire) => match self.ledger.apply(now, Input::Acquire(acquire)) {
+                Output::Acquired(outcome) => AcquireReplyJson::of(outcome),
+                _ => AcquireReplyJson::of(AcquireOutcome::QueueFull),
+            },
+            Err(error) => {
+                self.note("acquire", now, &error);
+                AcquireReplyJson::Refused { reason: "unreadable".to_owned(), message: error.to_string() }
+            }
+        };
+        self.show(ctx, now);
+        write(&reply)
+    }
+
+    /// A message that can't be read is refused before it enters history.
+    #[update_validator(configure_update)]
+    fn validate_configure(&self, _ctx: &WorkflowContextView, input: &RawValue) -> Result<(), BoxError> {
+        read::<ConfigureJson>(input)?.check()?;
+        Ok(())
+    }
+
+    /// The full configuration, with an answer.
+    #[update(name = "configure")]
+    pub fn configure_update(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) -> RawValue {
+        let now = self.arrive(ctx);
+        self.updates += 1;
+        let answer = |status, message| ConfiguredJson { status, message };
+        if self.renewing {
+            return write(&answer(ConfiguredStatus::Busy, "recovering from a reset; ask again".to_owned()));
+        }
+        let reply = match read::<ConfigureJson>(&input).and_then(ConfigureJson::check) {
+            Ok(configure) => match self.configure(now, configure) {
+                Output::Configured => answer(ConfiguredStatus::Configured, String::new()),
+                Output::Ignored => answer(
+                    ConfiguredStatus::Ignored,
+                    format!("version in force: {}", self.ledger.state().version),
+                ),
+                Output::Refused(error) => answer(ConfiguredStatus::Refused, error.to_string()),
+                _ => answer(ConfiguredStatus::Busy, String::new()),
+            },
+            Err(error) => {
+                self.note("configure", now, &error);
+                answer(ConfiguredStatus::Refused, error.to_string())
+            }
+        };
+        self.details_at = LedgerTime(0);
+        self.show(ctx, now);
+        write(&reply)
+    }
+
+    /// The full configuration.
+    #[signal(name = "configure")]
+    pub fn configure_signal(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
+        let now = self.arrive(ctx);
+        match read::<ConfigureJson>(&input).and_then(ConfigureJson::check) {
+            Ok(configure) => {
+                if let Output::Refused(error) = self.configure(now, configure) {
+                    self.note("configure", now, &Unreadable::new(error));
+                }
+            }
+            Err(error) => self.note("configure", now, &error),
+        }
+        self.details_at = LedgerTime(0);
+        self.show(ctx, now);
+    }
+
+    /// One strict permit, shown by query `grants`.
+    #[signal(name = "lease")]
+    pub fn lease(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
+        let now = self.arrive(ctx);
+        if let Err(error) = self.lease_signal(now, &input) {
+            self.note("lease", now, &error);
+        }
+        self.show(ctx, now);
+    }
+
+    /// Usage of a strict permit, or of a worker.
+    #[signal(name = "report")]
+    pub fn report(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
+        let now = self.arrive(ctx);
+        if let Err(error) = self.report_signal(now, &input) {
+            self.note("report", now, &error);
+        }
+        self.show(ctx, now);
+    }
+
+    /// A worker or a client of strict permits has stopped for good.
+    #[signal(name = "revoke")]
+    pub fn revoke(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
+        let now = self.arrive(ctx);
+        if let Err(error) = self.revoke_signal(now, &input) {
+            self.note("revoke", now, &error);
+        }
+        self.show(ctx, now);
+    }
+
+    /// An operator wants a worker to get nothing more.
+    #[signal(name = "evict")]
+    pub fn evict(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
+        let now = self.arrive(ctx);
+        if let Err(error) = self.evict_signal(now, &input) {
+            self.note("evict", now, &error);
+        }
+        self.show(ctx, now);
+    }
+
+    /// A small overview.
+    #[query(name = "status")]
+    pub fn status(&self, _ctx: &WorkflowContextView, _input: RawValue) -> RawValue {
+        write(&self.overview())
+    }
+
+    /// Limits with their holders.
+    #[query(name = "limit")]
+    pub fn limit(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
+        answer(&input, |filter| write(&status::limit_detail(&self.ledger, filter)))
+    }
+
+    /// Workers with what they hold.
+    #[query(name = "worker")]
+    pub fn worker(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
+        answer(&input, |filter| write(&status::workers(&self.ledger, filter)))
+    }
+
+    /// Strict permits: what waits, what is out, what became of the last ones.
+    #[query(name = "grants")]
+    pub fn grants(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
+        answer(&input, |filter| write(&status::grants(&self.ledger, filter)))
+    }
+
+    /// The configuration in force.
+    #[query(name = "configuration")]
+    pub fn configuration(&self, _ctx: &WorkflowContextView, _input: RawValue) -> RawValue {
+        let state = self.ledger.state();
+        let cells = state.cells.values().filter(|cell| !cell.removed).map(|cell| cell.config.clone());
+        let configure =
+            Configure { version: state.version, settings: state.settings, cells: cells.collect() };
+        write(&ConfigureJson::of(&configure))
+    }
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Answers a query that takes a filter; a filter that can't be read is answered with what is wrong.
+fn answer(input: &RawValue, with: impl FnOnce(&FilterJson) -> RawValue) -> RawValue {
+    if input.payloads.is_empty() {
+        return with(&FilterJson::default());
+    }
+    match read::<FilterJson>(input) {
+        Ok(filter) => with(&filter),
+        Err(error) => write(&serde_json::json!({ "error": error.to_string() })),
+    }
+}
+
+impl Coordinator {
+    fn begin(ctx: &WorkflowContextView, input: &RawValue) -> Coordinator {
+        let raw = ctx.raw();
+        let started = raw.start_time.as_ref().map_or(0, |time| {
+            let secs = u64::try_from(time.seconds).unwrap_or(0);
+            secs.saturating_mul(1_000_000).saturating_add(u64::try_from(time.nanos).unwrap_or(0) / 1_000)
+        });
+        let now = LedgerTime(started);
+        let group = ctx.workflow_id().strip_prefix("tollgate/").unwrap_or(ctx.workflow_id()).to_owned();
+        let fresh = |start: Start| Coordinator {
+            group,
+            rules_version: RULES_VERSION,
+            ledger: Ledger::new(start, number(raw.randomness_seed), now),
+            unreadable: UnreadableJson::default(),
+            resets: 0,
+            runs: 0,
+            next_grant: 0,
+            twin: Twin::new(raw.randomness_seed),
+            renewing: false,
+            updates: 0,
+            notices: VecDeque::new(),
+            notices_in_flight: 0,
+            lanes_stop: false,
+            details_at: LedgerTime(0),
+            token: WorkflowCancellationToken::new(),
+        };
+        let carried = input.payloads.first().filter(|payload| {
+            payload
+                .metadata
+                .get("encoding")
+                .is_some_and(|encoding| encoding.as_slice() == STATE_ENCODING.as_bytes())
+        });
+        if let Some(payload) = carried {
+            let mut me = fresh(Start::WithoutMemory);
+            if let Err(error) = me.take_up(&payload.data) {
+                me.note("start", now, &Unreadable::new(error));
+            }
+            return me;
+        }
+        match read::<CoordinatorStart>(input) {
+            Ok(start) => {
+                let mut me = fresh(if start.first { Start::First } else { Start::WithoutMemory });
+                match start.configure.check() {
+                    Ok(configure) => {
+                        if let Output::Refused(error) = me.configure(now, configure) {
+                            me.note("start", now, &Unreadable::new(error));
+                        }
+                    }
+                    Err(error) => me.note("start", now, &error),
+                }
+                me
+            }
+            Err(error) => {
+                // Started by hand: nothing proves that it is the first, so it recovers, and waits for a configuration.
+                let mut me = fresh(Start::WithoutMemory);
+                if !input.payloads.is_empty() {
+                    me.note("start", now, &error);
+                }
+                me
+            }
+        }
+    }
+
+    fn take_up(&mut self, bytes: &[u8]) -> Result<(), state::StateError> {
+        let carried = state::decode(bytes)?;
+        let ledger = state::ledger_of(carried.ledger.ok_or(state::StateError::Broken("the ledger"))?)?;
+        self.ledger = Ledger::resume(ledger);
+        let unreadable = carried.unreadable.unwrap_or_default();
+        self.unreadable = UnreadableJson {
+            count: unreadable.count,
+            last_name: unreadable.last_name,
+            last_us: unreadable.last_us,
+            last_error: unreadable.last_error,
+        };
+        self.resets = carried.resets;
+        self.runs = carried.runs + 1;
+        self.next_grant = carried.next_grant;
+        Ok(())
+    }
+
+    fn to_proto(&self) -> pb::Coordinator {
+        pb::Coordinator {
+            group: self.group.clone(),
+            rules_version: self.rules_version,
+            ledger: Some(state::ledger(self.ledger.state())),
+            unreadable: Some(pb::Unreadable {
+                count: self.unreadable.count,
+                last_name: self.unreadable.last_name.clone(),
+                last_us: self.unreadable.last_us,
+                last_error: self.unreadable.last_error.clone(),
+            }),
+            resets: self.resets,
+            runs: self.runs,
+            next_grant: self.next_grant,
+        }
+    }
+
+    /// What every message begins with: the time, and a look at whether the history was reset.
+    fn arrive(&mut self, ctx: &SyncWorkflowContext<Self>) -> LedgerTime {
+        let now = ledger_time(ctx.workflow_time()).unwrap_or(self.ledger.state().now);
+        let drawn: u64 = ctx.random_stream(twin::STREAM).random();
+        if self.twin.reset_since_last(drawn, ctx.run_id()) {
+            self.resets += 1;
+            self.renewing = true;
+            self.notices.clear();
+            let epoch: u64 = ctx.random_stream("tollgate.epoch").random();
+            self.ledger.apply(now, Input::Forget { epoch: number(epoch) });
+        }
+        now
+    }
+
+    fn note(&mut self, name: &str, now: LedgerTime, error: &Unreadable) {
+        self.unreadable = UnreadableJson {
+            count: self.unreadable.count.saturating_add(1),
+            last_name: name.to_owned(),
+            last_us: now.0,
+            last_error: error.to_string(),
+        };
+    }
+
+    /// Takes a configuration on, and tells everybody when something got smaller at once.
+    fn configure(&mut self, now: LedgerTime, configure: Configure) -> Output {
+        let state = self.ledger.state();
+        let smaller = state.cells.iter().any(|(key, cell)| {
+            let new = configure.cells.iter().find(|config| config.key == *key);
+            new.is_none_or(|new| {
+                new.rate.at(now).cmp_value(cell.config.rate.at(now)).is_lt()
+                    || new.burst.at(now) < cell.config.burst.at(now)
+                    || new.rate.target.cmp_value(cell.config.rate.target).is_lt()
+            })
+        });
+        let output = self.ledger.apply(now, Input::Configure(configure));
+        if smaller && output == Output::Configured {
+            let live =
+                self.ledger.state().workers.iter().filter(|(_, worker)| worker.standing == Standing::Live);
+            self.notices = live.map(|(incarnation, _)| *incarnation).take(NOTICES_MAX).collect();
+        }
+        output
+    }
+
+    fn lease_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
+        let mut wanted = read::<AcquireJson>(input)?;
+        if wanted.id.is_empty() {
+            self.next_grant += 1;
+            wanted.id = format!("{}#{}", wanted.client, self.next_grant);
+        }
+        let acquire = wanted.check(true)?;
+        let outcome = match self.ledger.apply(now, Input::Acquire(acquire)) {
+            Output::Acquired(outcome) => AcquireReplyJson::of(outcome),
+            _ => return Ok(()),
+        };
+        match outcome {
+            AcquireReplyJson::Refused { reason, message } => Err(Unreadable::of(&reason, message)),
+            AcquireReplyJson::Granted { .. } | AcquireReplyJson::Queued { .. } => Ok(()),
+        }
+    }
+
+    fn report_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
+        if is_from_worker(input)? {
+            let request = read::<HeartbeatJson>(input)?.check()?;
+            self.ledger.apply(now, Input::Report(request));
+            return Ok(());
+        }
+        let report = read::<ReportJson>(input)?;
+        let key = key_of(report.limit, report.meter, report.tier)?;
+        let settle = Settle { id: report.id, key, used: report.used };
+        match self.ledger.apply(now, Input::Settle(settle)) {
+            Output::Acquired(AcquireOutcome::UnknownId) => {
+                Err(Unreadable::of("id", "no permit with this id is remembered"))
+            }
+            Output::Acquired(AcquireOutcome::UnknownLimit) => {
+                Err(Unreadable::of("limit", "no such limit, meter or tier"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn revoke_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
+        if is_from_worker(input)? {
+            let request = read::<HeartbeatJson>(input)?.check()?;
+            self.ledger.apply(now, Input::Revoke(request));
+            return Ok(());
+        }
+        let client = read::<RevokeClientJson>(input)?.client;
+        let mut permits = Vec::new();
+        for (key, cell) in &self.ledger.state().cells {
+            let mine = cell.strict.iter().filter(|(_, strict)| strict.client == client);
+            let open = mine.filter(|(_, strict)| !matches!(strict.stage, Stage::Over { .. }));
+            // What wasn't reported counts as used: nobody can tell.
+            permits.extend(open.map(|(id, strict)| Settle {
+                id: id.clone(),
+                key: key.clone(),
+                used: strict.cost,
+            }));
+        }
+        for settle in permits {
+            self.ledger.apply(now, Input::Settle(settle));
+        }
+        Ok(())
+    }
+
+    fn evict_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
+        let wanted = read::<EvictJson>(input)?.worker;
+        let by_id = incarnation_of(&wanted).ok();
+        let workers = self.ledger.state().workers.iter();
+        let found: Vec<Incarnation> = workers
+            .filter(|(incarnation, worker)| Some(**incarnation) == by_id || worker.name == wanted)
+            .map(|(incarnation, _)| *incarnation)
+            .collect();
+        if found.is_empty() {
+            return Err(Unreadable::of(
+                "worker",
+                format!("{:?} is not known", wanted.chars().take(60).collect::<String>()),
+            ));
+        }
+        for incarnation in found {
+            self.ledger.apply(now, Input::Evict(incarnation));
+            if self.notices.len() < NOTICES_MAX {
+                self.notices.push_back(incarnation);
+            }
+        }
+        Ok(())
+    }
+
+    fn overview(&self) -> StatusJson {
+        let state = self.ledger.state();
+        let views = self.ledger.view();
+        StatusJson {
+            group: self.group.clone(),
+            now_us: state.now.0,
+            epoch: state.epoch,
+            recovering_until_us: state.recovering_until.map(|until| until.0),
+            version: VersionJson::of(state.version),
+            rules_version: self.rules_version,
+            workers: state.workers.values().filter(|worker| worker.standing == Standing::Live).count() as u64,
+            heartbeat_ms: self.ledger.heartbeat().millis(),
+            limits: views.iter().map(LimitRowJson::of).collect(),
+            unreadable: self.unreadable.clone(),
+            ignored_configs: state.ignored_configs,
+            ignored_version: state.ignored_version.map(VersionJson::of),
+            resets: self.resets,
+            runs: self.runs,
+            digest: format!("{:016x}", state.digest.0),
+        }
+    }
+
+    fn details(&self) -> String {
+        let views: Vec<CellView> = self.ledger.view();
+        details::coordinator(&self.overview(), &views)
+    }
+
+    /// Makes the table in the UI anew, now and then.
+    fn show(&mut self, ctx: &SyncWorkflowContext<Self>, now: LedgerTime) {
+        if now < self.details_at {
+            return;
+        }
+        self.details_at = now + DETAILS_EVERY;
+        ctx.set_current_details(self.details());
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.notices.is_empty() && self.notices_in_flight == 0
+    }
+
+    fn is_over(&self, ctx: &WorkflowContext<Self>) -> bool {
+        self.renewing
+            || self.updates >= UPDATES_MAX
+            || ctx.history_length() >= HISTORY_EVENTS_MAX
+            || ctx.continue_as_new_suggested()
+    }
+
+    /// Serves strict permits that fall due, until it is time to continue as new and nothing is half-done.
+    async fn until_over(ctx: WorkflowContext<Self>) -> WorkflowResult<()> {
+        let token = ctx.state(|me| me.token.clone());
+        loop {
+            let over = |me: &Self| me.is_over(&ctx) && me.is_quiet() && ctx.all_handlers_finished();
+            if ctx.state(over) {
+                ctx.state_mut(|me| me.lanes_stop = true);
+                return Ok(());
+            }
+            let due = ctx.state(|me| me.ledger.next_due());
+            let earlier = |me: &Self| match (me.ledger.next_due(), due) {
+                (Some(next), Some(due)) => next.0.saturating_add(TIMER_SLACK.0) < due.0,
+                (next, None) => next.is_some(),
+                (None, Some(_)) => false,
+            };
+            let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
+            let woken = ctx.wait_condition_with_options(|me| over(me) || earlier(me), options);
+            let Some(due) = due else {
+                woken.await?;
+                continue;
+            };
+            let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
+            let wait = Duration::from_micros(due.since(now).0.max(1_000));
+            let mut timer = ctx.timer(TimerOptions::builder(wait).cancellation_token(token.clone()).build());
+            let mut woken = std::pin::pin!(woken);
+            let fired = select! {
+                _ = woken => {
+                    timer.cancel();
+                    false
+                }
+                _ = timer => true,
+            };
+            if fired {
+                let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
+                ctx.state_mut(|me| me.ledger.apply(now, Input::Tick));
+            }
+        }
+    }
+
+    /// One of the few at a time that hand urgent news to workers, on their private task queues.
+    async fn lane(ctx: WorkflowContext<Self>) {
+        let token = ctx.state(|me| me.token.clone());
+        loop {
+            let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
+            let woken =
+                ctx.wait_condition_with_options(|me| me.lanes_stop || !me.notices.is_empty(), options).await;
+            let next = ctx.state_mut(|me| {
+                let next = me.notices.pop_front();
+                me.notices_in_flight += usize::from(next.is_some());
+                next
+            });
+            let Some(incarnation) = next else {
+                if woken.is_err() || ctx.state(|me| me.lanes_stop) {
+                    return;
+                }
+                continue;
+            };
+            let options = ActivityOptions::with_start_to_close_timeout(NOTICE_START_TO_CLOSE)
+                .task_queue(notice_queue(&incarnation_text(incarnation)))
+                .schedule_to_start_timeout(NOTICE_SCHEDULE_TO_START)
+                .retry_policy(RetryPolicy::builder().maximum_attempts(1).build())
+                .do_not_eagerly_execute(true)
+                .cancellation_token(token.clone())
+                .summary("notice")
+                .build();
+            // Whether it arrives or not: the next heartbeat says the same.
+            let _ = ctx.execute_activity(UntypedActivity::new(NOTICE_ACTIVITY), write(&()), options).await;
+            ctx.state_mut(|me| me.notices_in_flight -= 1);
+        }
+    }
+}
+
+/// A timer is set anew only for a due time that is earlier by more than this: each costs two events.
+const TIMER_SLACK: Span = Span::from_millis(20);
+
+/// Whether a report or revoke comes from a worker, not from a client of strict permits.
+fn is_from_worker(input: &RawValue) -> Result<bool, Unreadable> {
+    let message: serde_json::Value = read(input)?;
+    Ok(message.get("incarnation").is_some())
+}
+
+/// 53 bits of a random number, so that JSON carries it everywhere.
+fn number(random: u64) -> u64 {
+    random >> (u64::BITS - NUMBER_BITS)
+}
+
+/// The time of the workflow task: the same for all of its messages, live and on replay.
+#[allow(clippy::disallowed_types, reason = "the SDK gives workflow time as a SystemTime; no clock is read")]
+fn ledger_time(time: Option<std::time::SystemTime>) -> Option<LedgerTime> {
+    let since = time?.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+    Some(LedgerTime(u64::try_from(since.as_micros()).unwrap_or(u64::MAX)))
+}

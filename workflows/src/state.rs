@@ -1,0 +1,677 @@
+//! What the coordinator carries through continue-as-new: the ledger's state as protobuf, and back.
+//!
+//! Everything that the ledger knows is kept, exactly: `decode(encode(state)) == state` is a test. Amounts in leases and
+//! reports are whole thousandths of a token by construction, so they are stored as such.
+
+use crate::proto as pb;
+use prost::Message;
+use std::collections::BTreeMap;
+use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
+use tollgate_core::digest::Digest;
+use tollgate_core::ledger::alloc_share::Kind;
+use tollgate_core::ledger::cell::{Cell, Holder, Holding, Lease, Place};
+use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
+use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
+use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::message::{CellOutcome, Incarnation, LeaseTerms};
+use tollgate_core::units::{Amount, LedgerTime, Share, Span};
+
+/// Continue-as-new warns above this.
+pub const STATE_BYTES_WARN: usize = 512 * 1024;
+
+/// Why bytes are no state.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Not protobuf of this message.
+    #[error("not a coordinator's state: {0}")]
+    Protobuf(#[from] prost::DecodeError),
+    /// A part is missing or refers to nothing.
+    #[error("{0} is missing or refers to nothing")]
+    Broken(&'static str),
+}
+
+/// The bytes of a coordinator's state.
+pub fn encode(coordinator: &pb::Coordinator) -> Vec<u8> {
+    coordinator.encode_to_vec()
+}
+
+/// A coordinator's state from its bytes.
+///
+/// # Errors
+/// [`StateError`] when they are something else.
+pub fn decode(bytes: &[u8]) -> Result<pb::Coordinator, StateError> {
+    Ok(pb::Coordinator::decode(bytes)?)
+}
+
+/// Writes a ledger's state.
+pub fn ledger(state: &State) -> pb::Ledger {
+    Writer::new(state).ledger()
+}
+
+/// Reads a ledger's state.
+///
+/// # Errors
+/// [`StateError::Broken`] when a part is missing.
+pub fn ledger_of(ledger: pb::Ledger) -> Result<State, StateError> {
+    Reader { now: ledger.now_us }.ledger(ledger)
+}
+
+struct Writer<'a> {
+    state: &'a State,
+    cells: BTreeMap<&'a CellKey, u32>,
+    workers: BTreeMap<Incarnation, u32>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(state: &'a State) -> Writer<'a> {
+        let holders =
+            state.cells.values().flat_map(|cell| cell.holders.keys().map(|holder| holder.incarnation));
+        let mut all: Vec<Incarnation> = state.workers.keys().copied().chain(holders).collect();
+        all.sort_unstable();
+        all.dedup();
+        let index = |position: usize| u32::try_from(position).unwrap_or(u32::MAX);
+        Writer {
+            state,
+            cells: state.cells.keys().enumerate().map(|(position, key)| (key, index(position))).collect(),
+            workers: all.into_iter().enumerate().map(|(position, id)| (id, index(position))).collect(),
+        }
+    }
+
+    fn ledger(&self) -> pb::Ledger {
+        let state = self.state;
+        pb::Ledger {
+            epoch: state.epoch,
+            now_us: state.now.0,
+            recovering_until_us: state.recovering_until.map(|until| until.0),
+            version: Some(version(state.version)),
+            target_rate_milli: state.settings.target_rate_milli,
+            cells: state.cells.values().map(|cell| self.cell(cell)).collect(),
+            workers: self.workers.keys().map(|incarnation| self.worker(*incarnation)).collect(),
+            records: state.records.iter().map(|record| self.record(record)).collect(),
+            sweep_at_us: state.sweep_at.0,
+            ignored_configs: state.ignored_configs,
+            ignored_version: state.ignored_version.map(version),
+            digest: state.digest.0,
+        }
+    }
+
+    fn relative(&self, time: LedgerTime) -> i64 {
+        relative(self.state.now, time)
+    }
+
+    fn cell(&self, cell: &Cell) -> pb::Cell {
+        let config = &cell.config;
+        pb::Cell {
+            limit: config.key.limit.clone(),
+            meter: config.key.meter.clone(),
+            tier: config.key.tier.clone(),
+            rate: Some(rate_curve(config.rate)),
+            burst: Some(pb::BurstCurve {
+                source_milli: config.burst.source.milli_floor(),
+                target_milli: config.burst.target.milli_floor(),
+                start_us: config.burst.start.0,
+                end_us: config.burst.end.0,
+            }),
+            lease_us: config.lease.0,
+            fresh: config.fresh,
+            free: Some(amount(cell.free)),
+            at_us: cell.at.0,
+            recovering_until_us: cell.recovering_until.map(|until| until.0),
+            removed: cell.removed,
+            kind: match cell.kind {
+                Kind::Shares => 0,
+                Kind::Tokens => 1,
+            },
+            holdings: cell.holders.iter().map(|(holder, holding)| self.holding(holder, holding)).collect(),
+            strict: cell.strict.iter().map(|(id, strict)| self.strict(id, strict)).collect(),
+            next_place: cell.next_place,
+            used: cell.used,
+        }
+    }
+
+    fn holding(&self, holder: &Holder, holding: &Holding) -> pb::Holding {
+        pb::Holding {
+            worker: self.workers.get(&holder.incarnation).copied().unwrap_or(u32::MAX),
+            borrowed: holder.borrowed,
+            acked: holding.acked.map(|lease| self.lease(lease)),
+            pending: holding.pending.map(|lease| self.lease(lease)),
+            demand_micro: holding.demand,
+            waiting: holding.waiting,
+            largest: holding.largest,
+            held_milli: holding.held.milli_floor(),
+            debt_milli: holding.debt.milli_floor(),
+            used: holding.used,
+            returned_milli: holding.returned.milli_floor(),
+            seen_in_us: self.relative(holding.seen),
+            waiting_since_in_us: holding.waiting_since.map(|since| self.relative(since)),
+            place: holding.place.map(|place| self.place(place)),
+        }
+    }
+
+    fn lease(&self, lease: Lease) -> pb::Lease {
+        pb::Lease {
+            seq: lease.seq,
+            share_ppb: lease.share.ppb(),
+            cap_milli: lease.cap.milli_floor(),
+            tokens_milli: lease.tokens.milli_floor(),
+            expires_in_us: self.relative(lease.expires),
+        }
+    }
+
+    fn place(&self, place: Place) -> pb::Place {
+        pb::Place { number: place.number, wants: place.wants, until_in_us: self.relative(place.until) }
+    }
+
+    fn strict(&self, id: &str, strict: &Strict) -> pb::Strict {
+        let stage = match strict.stage {
+            Stage::Waiting(place) => pb::strict::Stage::Waiting(self.place(place)),
+            Stage::Granted { at, expires } => pb::strict::Stage::Granted(pb::Granted {
+                at_in_us: self.relative(at),
+                expires_in_us: self.relative(expires),
+            }),
+            Stage::Over { how, forget } => {
+                pb::strict::Stage::Over(pb::Over { how: ended(how), forget_in_us: self.relative(forget) })
+            }
+        };
+        pb::Strict {
+            id: id.to_owned(),
+            client: strict.client.clone(),
+            cost: strict.cost,
+            lease_us: strict.lease.0,
+            auto: strict.auto,
+            since_in_us: self.relative(strict.since),
+            stage: Some(stage),
+        }
+    }
+
+    /// The index of a cell, or its key when the cell is gone.
+    fn cell_of(&self, key: &CellKey) -> (u32, Option<pb::CellKey>) {
+        match self.cells.get(key) {
+            Some(index) => (*index, None),
+            None => {
+                let key = pb::CellKey {
+                    limit: key.limit.clone(),
+                    meter: key.meter.clone(),
+                    tier: key.tier.clone(),
+                };
+                (u32::MAX, Some(key))
+            }
+        }
+    }
+
+    fn record(&self, record: &GrantRecord) -> pb::GrantRecord {
+        let (cell, key) = self.cell_of(&record.key);
+        pb::GrantRecord {
+            id: record.id.clone(),
+            client: record.client.clone(),
+            cell,
+            key,
+            cost: record.cost,
+            how: ended(record.how),
+            at_us: record.at.0,
+        }
+    }
+
+    fn worker(&self, incarnation: Incarnation) -> pb::Worker {
+        let id = incarnation.0.to_be_bytes().to_vec();
+        let Some(worker) = self.state.workers.get(&incarnation) else {
+            return pb::Worker { incarnation: id, standing: GONE, ..pb::Worker::default() };
+        };
+        pb::Worker {
+            incarnation: id,
+            name: worker.name.clone(),
+            seq: worker.seq,
+            content: worker.content,
+            standing: match worker.standing {
+                Standing::Live => 0,
+                Standing::Evicted => 1,
+                Standing::Revoked => 2,
+                Standing::Burned => 3,
+            },
+            seen_in_us: self.relative(worker.seen),
+            reply: worker.reply.as_ref().map(|reply| self.reply(reply)),
+        }
+    }
+
+    fn reply(&self, reply: &StoredReply) -> pb::StoredReply {
+        pb::StoredReply {
+            at_in_us: self.relative(reply.at),
+            heartbeat_us: reply.heartbeat.0,
+            gap_us: reply.gap.0,
+            recovering_until_us: reply.recovering_until.map(|until| until.0),
+            evicted: reply.evicted,
+            digest: reply.digest.0,
+            cells: reply.cells.iter().map(|cell| self.stored(cell)).collect(),
+        }
+    }
+
+    fn stored(&self, stored: &StoredCell) -> pb::StoredCell {
+        let (cell, key) = self.cell_of(&stored.key);
+        let current = self.state.cells.get(&stored.key).map(|cell| cell.config.rate);
+        let terms = match &stored.outcome {
+            CellOutcome::Unknown => None,
+            CellOutcome::Lease(terms) => Some(pb::Terms {
+                share_ppb: terms.share.ppb(),
+                cap_milli: terms.cap.milli_floor(),
+                tokens_milli: terms.tokens.milli_floor(),
+                duration_us: terms.duration.0,
+                rate: (current != Some(terms.rate)).then(|| rate_curve(terms.rate)),
+                burst: terms.burst,
+                confirm: terms.confirm,
+                due_us: terms.due.map(|due| due.0),
+            }),
+        };
+        pb::StoredCell { cell, key, borrowed: stored.borrowed, terms }
+    }
+}
+
+/// The standing of somebody who is no worker any more.
+const GONE: u32 = 4;
+
+fn relative(now: LedgerTime, time: LedgerTime) -> i64 {
+    i64::try_from(i128::from(time.0) - i128::from(now.0)).unwrap_or(i64::MAX)
+}
+
+fn version(version: Version) -> pb::Version {
+    pb::Version { run_us: version.run, n: version.n }
+}
+
+fn amount(amount: Amount) -> pb::Amount {
+    pb::Amount {
+        whole: i64::try_from(amount.whole()).unwrap_or(if amount < Amount::ZERO {
+            i64::MIN
+        } else {
+            i64::MAX
+        }),
+        fraction: u64::try_from(amount.fraction().0).unwrap_or(0),
+    }
+}
+
+fn rate_curve(curve: RateCurve) -> pb::RateCurve {
+    let rate = |rate: Rate| pb::Rate { micro_tokens: rate.micro_tokens, period_us: rate.period.0 };
+    pb::RateCurve {
+        source: Some(rate(curve.source)),
+        target: Some(rate(curve.target)),
+        start_us: curve.start.0,
+        end_us: curve.end.0,
+    }
+}
+
+fn ended(how: Ended) -> u32 {
+    match how {
+        Ended::Used => 0,
+        Ended::Released => 1,
+        Ended::Expired => 2,
+        Ended::Abandoned => 3,
+    }
+}
+
+fn ended_of(how: u32) -> Ended {
+    match how {
+        0 => Ended::Used,
+        1 => Ended::Released,
+        2 => Ended::Expired,
+        _ => Ended::Abandoned,
+    }
+}
+
+struct Reader {
+    now: u64,
+}
+
+impl Reader {
+    fn ledger(&self, ledger: pb::Ledger) -> Result<State, StateError> {
+        let ids: Vec<Incarnation> = ledger.workers.iter().map(incarnation).collect::<Result<_, _>>()?;
+        let mut cells = BTreeMap::new();
+        for cell in ledger.cells {
+            let cell = self.cell(cell, &ids)?;
+            cells.insert(cell.config.key.clone(), cell);
+        }
+        let keys: Vec<&CellKey> = cells.keys().collect();
+        let mut workers = BTreeMap::new();
+        for (id, worker) in ids.iter().zip(ledger.workers) {
+            if worker.standing != GONE {
+                workers.insert(*id, self.worker(worker, &keys, &cells)?);
+            }
+        }
+        let records =
+            ledger.records.into_iter().map(|record| self.record(record, &keys)).collect::<Result<_, _>>()?;
+        Ok(State {
+            epoch: ledger.epoch,
+            now: LedgerTime(ledger.now_us),
+            recovering_until: ledger.recovering_until_us.map(LedgerTime),
+            version: version_of(ledger.version.ok_or(StateError::Broken("version"))?),
+            settings: Settings { target_rate_milli: ledger.target_rate_milli },
+            workers,
+            records,
+            cells,
+            sweep_at: LedgerTime(ledger.sweep_at_us),
+            ignored_configs: ledger.ignored_configs,
+            ignored_version: ledger.ignored_version.map(version_of),
+            digest: Digest(ledger.digest),
+        })
+    }
+
+    fn time(&self, relative: i64) -> LedgerTime {
+        LedgerTime(self.now.saturating_add_signed(relative))
+    }
+
+    fn cell(&self, cell: pb::Cell, ids: &[Incarnation]) -> Result<Cell, StateError> {
+        let burst = cell.burst.ok_or(StateError::Broken("burst"))?;
+        let config = CellConfig {
+            key: CellKey { limit: cell.limit, meter: cell.meter, tier: cell.tier },
+            rate: rate_curve_of(cell.rate.ok_or(StateError::Broken("rate"))?)?,
+            burst: BurstCurve {
+                source: Amount::from_milli(burst.source_milli),
+                target: Amount::from_milli(burst.target_milli),
+                start: LedgerTime(burst.start_us),
+                end: LedgerTime(burst.end_us),
+            },
+            lease: Span(cell.lease_us),
+            fresh: cell.fresh,
+        };
+        let mut holders = BTreeMap::new();
+        for holding in cell.holdings {
+            let position = usize::try_from(holding.worker).unwrap_or(usize::MAX);
+            let incarnation = *ids.get(position).ok_or(StateError::Broken("a holding's worker"))?;
+            holders.insert(Holder { incarnation, borrowed: holding.borrowed }, self.holding(holding)?);
+        }
+        let mut strict = BTreeMap::new();
+        for entry in cell.strict {
+            strict.insert(entry.id.clone(), self.strict(entry)?);
+        }
+        Ok(Cell {
+            config,
+            free: amount_of(cell.free.ok_or(StateError::Broken("free"))?),
+            at: LedgerTime(cell.at_us),
+            recovering_until: cell.recovering_until_us.map(LedgerTime),
+            removed: cell.removed,
+            kind: if cell.kind == 0 { Kind::Shares } else { Kind::Tokens },
+            holders,
+            strict,
+            next_place: cell.next_place,
+            used: cell.used,
+        })
+    }
+
+    fn holding(&self, holding: pb::Holding) -> Result<Holding, StateError> {
+        let lease = |lease: Option<pb::Lease>| lease.map(|lease| self.lease(lease)).transpose();
+        Ok(Holding {
+            acked: lease(holding.acked)?,
+            pending: lease(holding.pending)?,
+            demand: holding.demand_micro,
+            waiting: holding.waiting,
+            largest: holding.largest,
+            held: Amount::from_milli(holding.held_milli),
+            debt: Amount::from_milli(holding.debt_milli),
+            used: holding.used,
+            returned: Amount::from_milli(holding.returned_milli),
+            seen: self.time(holding.seen_in_us),
+            waiting_since: holding.waiting_since_in_us.map(|since| self.time(since)),
+            place: holding.place.map(|place| self.place(place)),
+        })
+    }
+
+    fn lease(&self, lease: pb::Lease) -> Result<Lease, StateError> {
+        Ok(Lease {
+            seq: lease.seq,
+            share: share_of(lease.share_ppb)?,
+            cap: Amount::from_milli(lease.cap_milli),
+            tokens: Amount::from_milli(lease.tokens_milli),
+            expires: self.time(lease.expires_in_us),
+        })
+    }
+
+    fn place(&self, place: pb::Place) -> Place {
+        Place { number: place.number, wants: place.wants, until: self.time(place.until_in_us) }
+    }
+
+    fn strict(&self, strict: pb::Strict) -> Result<Strict, StateError> {
+        let stage = match strict.stage.ok_or(StateError::Broken("a strict permit's stage"))? {
+            pb::strict::Stage::Waiting(place) => Stage::Waiting(self.place(place)),
+            pb::strict::Stage::Granted(granted) => {
+                Stage::Granted { at: self.time(granted.at_in_us), expires: self.time(granted.expires_in_us) }
+            }
+            pb::strict::Stage::Over(over) => {
+                Stage::Over { how: ended_of(over.how), forget: self.time(over.forget_in_us) }
+            }
+        };
+        Ok(Strict {
+            client: strict.client,
+            cost: strict.cost,
+            lease: Span(strict.lease_us),
+            auto: strict.auto,
+            since: self.time(strict.since_in_us),
+            stage,
+        })
+    }
+
+    fn record(&self, record: pb::GrantRecord, keys: &[&CellKey]) -> Result<GrantRecord, StateError> {
+        Ok(GrantRecord {
+            id: record.id,
+            client: record.client,
+            key: key_of(record.cell, record.key, keys)?,
+            cost: record.cost,
+            how: ended_of(record.how),
+            at: LedgerTime(record.at_us),
+        })
+    }
+
+    fn worker(
+        &self,
+        worker: pb::Worker,
+        keys: &[&CellKey],
+        cells: &BTreeMap<CellKey, Cell>,
+    ) -> Result<Worker, StateError> {
+        Ok(Worker {
+            name: worker.name,
+            seq: worker.seq,
+            content: worker.content,
+            reply: worker.reply.map(|reply| self.reply(reply, keys, cells)).transpose()?,
+            standing: match worker.standing {
+                0 => Standing::Live,
+                1 => Standing::Evicted,
+                2 => Standing::Revoked,
+                _ => Standing::Burned,
+            },
+            seen: self.time(worker.seen_in_us),
+        })
+    }
+
+    fn reply(
+        &self,
+        reply: pb::StoredReply,
+        keys: &[&CellKey],
+        cells: &BTreeMap<CellKey, Cell>,
+    ) -> Result<StoredReply, StateError> {
+        let stored = |stored: pb::StoredCell| -> Result<StoredCell, StateError> {
+            let key = key_of(stored.cell, stored.key, keys)?;
+            let outcome = match stored.terms {
+                None => CellOutcome::Unknown,
+                Some(terms) => {
+                    let current = cells.get(&key).map(|cell| cell.config.rate);
+                    CellOutcome::Lease(terms_of(terms, current)?)
+                }
+            };
+            Ok(StoredCell { key, borrowed: stored.borrowed, outcome })
+        };
+        Ok(StoredReply {
+            at: self.time(reply.at_in_us),
+            heartbeat: Span(reply.heartbeat_us),
+            gap: Span(reply.gap_us),
+            recovering_until: reply.recovering_until_us.map(LedgerTime),
+            evicted: reply.evicted,
+            digest: Digest(reply.digest),
+            cells: reply.cells.into_iter().map(stored).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+fn incarnation(worker: &pb::Worker) -> Result<Incarnation, StateError> {
+    let bytes = <[u8; 16]>::try_from(worker.incarnation.as_slice());
+    bytes
+        .map(|bytes| Incarnation(u128::from_be_bytes(bytes)))
+        .map_err(|_| StateError::Broken("an incarnation"))
+}
+
+fn key_of(cell: u32, key: Option<pb::CellKey>, keys: &[&CellKey]) -> Result<CellKey, StateError> {
+    if let Some(key) = key {
+        return Ok(CellKey { limit: key.limit, meter: key.meter, tier: key.tier });
+    }
+    let position = usize::try_from(cell).unwrap_or(usize::MAX);
+    keys.get(position).map(|key| (*key).clone()).ok_or(StateError::Broken("a cell"))
+}
+
+fn terms_of(terms: pb::Terms, current: Option<RateCurve>) -> Result<LeaseTerms, StateError> {
+    let rate = match terms.rate {
+        Some(rate) => rate_curve_of(rate)?,
+        None => current.ok_or(StateError::Broken("a lease's rate"))?,
+    };
+    Ok(LeaseTerms {
+        share: share_of(terms.share_ppb)?,
+        cap: Amount::from_milli(terms.cap_milli),
+        tokens: Amount::from_milli(terms.tokens_milli),
+        duration: Span(terms.duration_us),
+        rate,
+        burst: terms.burst,
+        confirm: terms.confirm,
+        due: terms.due_us.map(Span),
+    })
+}
+
+fn share_of(ppb: u32) -> Result<Share, StateError> {
+    Share::from_ppb(ppb).ok_or(StateError::Broken("a share"))
+}
+
+fn version_of(version: pb::Version) -> Version {
+    Version { run: version.run_us, n: version.n }
+}
+
+fn amount_of(amount: pb::Amount) -> Amount {
+    let whole = Amount::tokens(amount.whole.unsigned_abs());
+    (if amount.whole < 0 { -whole } else { whole }) + Amount(i128::from(amount.fraction))
+}
+
+fn rate_curve_of(curve: pb::RateCurve) -> Result<RateCurve, StateError> {
+    let rate = |rate: Option<pb::Rate>| {
+        rate.map(|rate| Rate { micro_tokens: rate.micro_tokens, period: Span(rate.period_us) })
+            .ok_or(StateError::Broken("a curve's rate"))
+    };
+    Ok(RateCurve {
+        source: rate(curve.source)?,
+        target: rate(curve.target)?,
+        start: LedgerTime(curve.start_us),
+        end: LedgerTime(curve.end_us),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::ledger::strict::{Acquire, Settle};
+    use tollgate_core::ledger::{Configure, Input, Ledger, Output, Start};
+    use tollgate_core::message::{Acting, CellReport, LeaseName, Request};
+
+    fn limits(n: u64) -> Input {
+        let lease = Span::from_secs(15);
+        let mut shared = CellConfig::constant("shared", Rate::per_second(100), 20, lease);
+        shared.rate = shared.rate.ramp_to(
+            Rate::new(7, Span::from_secs(3_600)),
+            LedgerTime(5_000_000),
+            Span::from_secs(60),
+        );
+        shared.burst = shared.burst.ramp_to(3, LedgerTime(5_000_000), Span::from_secs(60));
+        let small = CellConfig::constant("small", Rate::new(5, Span::from_secs(86_400)), 5, lease);
+        let mut cells = vec![small];
+        if n == 1 {
+            cells.push(shared);
+        }
+        let version = Version { run: 9, n };
+        Input::Configure(Configure { version, settings: Settings { target_rate_milli: 20_000 }, cells })
+    }
+
+    fn request(worker: u128, seq: u64, acting: Option<Acting>) -> Input {
+        let cell = |limit: &str| CellReport {
+            key: CellKey::of(limit),
+            borrowed: false,
+            acting,
+            held: Amount::from_milli(1_250),
+            used: seq * 3,
+            returned: Amount::tokens(1),
+            debt: Amount::from_milli(700),
+            demand: 30_000_000,
+            waiting: 4,
+            largest: 2,
+        };
+        Input::Heartbeat(Request {
+            incarnation: Incarnation(u128::MAX - worker),
+            seq,
+            nonce: 5,
+            worker: format!("worker {worker}"),
+            cells: vec![cell("shared"), cell("small"), cell("unknown")],
+        })
+    }
+
+    fn busy_ledger() -> Ledger {
+        let mut ledger = Ledger::new(Start::First, 77, LedgerTime(1_000_000));
+        assert_eq!(ledger.apply(LedgerTime(1_000_000), limits(1)), Output::Configured);
+        for worker in 0..5u64 {
+            ledger.apply(LedgerTime(6_000_000 + worker * 333_333), request(u128::from(worker), 1, None));
+        }
+        let name = LeaseName { epoch: 77, seq: 1 };
+        let acting = Acting { name, share: Share::ratio_floor(1, 7), cap: Amount::from_milli(1_500) };
+        ledger.apply(LedgerTime(9_000_001), request(2, 2, Some(acting)));
+        for (id, cost, auto) in [("a", 1, false), ("b", 5, true), ("c", 2, true), ("d", 1, false)] {
+            let acquire = Acquire {
+                id: id.to_owned(),
+                client: "c1".to_owned(),
+                key: CellKey::of("small"),
+                cost,
+                lease: Span::from_secs(15),
+                auto,
+            };
+            ledger.apply(LedgerTime(9_100_000), Input::Acquire(acquire));
+        }
+        let settle = Settle { id: "d".to_owned(), key: CellKey::of("small"), used: 0 };
+        ledger.apply(LedgerTime(9_200_000), Input::Settle(settle));
+        ledger.apply(LedgerTime(9_300_000), Input::Evict(Incarnation(u128::MAX - 3)));
+        ledger.apply(LedgerTime(9_400_000), limits(2));
+        ledger.apply(LedgerTime(9_400_001), limits(1));
+        ledger
+    }
+
+    #[test]
+    fn continue_as_new_loses_nothing() {
+        let ledger = busy_ledger();
+        let state = ledger.state();
+        assert!(
+            state.cells.values().any(|cell| cell.removed)
+                && state.ignored_configs == 1
+                && !state.records.is_empty()
+        );
+        let carried = pb::Coordinator { ledger: Some(super::ledger(state)), ..pb::Coordinator::default() };
+        let bytes = encode(&carried);
+        let back = ledger_of(decode(&bytes).unwrap().ledger.unwrap()).unwrap();
+        assert_eq!(back, *state);
+    }
+
+    #[test]
+    fn a_resumed_ledger_goes_on_as_the_old_one_would() {
+        let mut old = busy_ledger();
+        let mut new = Ledger::resume(ledger_of(ledger(old.state())).unwrap());
+        for step in 0..40u64 {
+            let at = LedgerTime(10_000_000 + step * 777_777);
+            let input = request(u128::from(step % 5), 3 + step, None);
+            assert_eq!(old.apply(at, input.clone()), new.apply(at, input));
+            assert_eq!(old.state(), new.state());
+        }
+    }
+
+    #[test]
+    fn broken_bytes_are_an_error() {
+        assert!(decode(b"\xff\xff\xff").is_err());
+        let empty = pb::Coordinator::default();
+        assert!(empty.ledger.is_none());
+        assert!(ledger_of(pb::Ledger { version: None, ..pb::Ledger::default() }).is_err());
+    }
+}
