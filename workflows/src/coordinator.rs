@@ -13,7 +13,7 @@
 //!
 //! Handlers never block and never fail: a message that can't be read is counted and shown in `status`.
 
-use crate::contracts::{CoordinatorStart, NOTICE_ACTIVITY, notice_queue};
+use crate::contracts::{CoordinatorStart, NOTICE_ACTIVITY, config_id, notice_queue};
 use crate::details;
 use crate::proto as pb;
 use crate::state;
@@ -29,11 +29,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 use temporalio_common::data_converters::RawValue;
-use temporalio_common::{RetryPolicy, UntypedActivity};
+use temporalio_common::{RetryPolicy, SignalDefinition, UntypedActivity};
 use temporalio_macros::{workflow, workflow_methods};
 use temporalio_workflow::workflows::{join, join_all, select};
 use temporalio_workflow::{
-    ActivityOptions, CancellableFuture, ContinueAsNewOptions, SyncWorkflowContext, TimerOptions,
+    ActivityOptions, CancellableFuture, ContinueAsNewOptions, SignalWorkflowOptions, SyncWorkflowContext, TimerOptions,
     WaitConditionOptions, WorkflowCancellationToken, WorkflowContext, WorkflowContextView, WorkflowResult,
 };
 use tollgate_core::ledger::strict::{AcquireOutcome, Settle, Stage};
@@ -89,6 +89,8 @@ pub struct Coordinator {
     /// hands updates in before the signals of the same task when it happens and after them on replay, so that what they
     /// change would differ.
     renewing: bool,
+    /// After a reset the configuration may be an old one: the config workflow is asked to push its own again.
+    ask_config: bool,
     updates: u32,
     notices: VecDeque<Incarnation>,
     notices_in_flight: usize,
@@ -111,7 +113,7 @@ impl Coordinator {
         ctx.state_mut(|me| me.details_at = LedgerTime(0));
         ctx.set_current_details(ctx.state(|me| me.details()));
         let lanes = join_all((0..NOTICE_LANES).map(|_| Self::lane(ctx.clone())).collect::<Vec<_>>());
-        let (due, _) = join!(Self::until_over(ctx.clone()), lanes);
+        let (due, _, ()) = join!(Self::until_over(ctx.clone()), lanes, Self::ask_config(ctx.clone()));
         due?;
         // Nothing below awaits, so no message can slip in between.
         let bytes = ctx.state(|me| state::encode(&me.to_proto()));
@@ -336,6 +338,7 @@ impl Coordinator {
             next_grant: 0,
             twin: Twin::new(raw.randomness_seed),
             renewing: false,
+            ask_config: false,
             updates: 0,
             notices: VecDeque::new(),
             notices_in_flight: 0,
@@ -394,6 +397,7 @@ impl Coordinator {
         self.resets = carried.resets;
         self.runs = carried.runs + 1;
         self.next_grant = carried.next_grant;
+        self.ask_config = carried.ask_config;
         Ok(())
     }
 
@@ -411,6 +415,7 @@ impl Coordinator {
             resets: self.resets,
             runs: self.runs,
             next_grant: self.next_grant,
+            ask_config: self.ask_config,
         }
     }
 
@@ -421,6 +426,7 @@ impl Coordinator {
         if self.twin.reset_since_last(drawn, ctx.run_id()) {
             self.resets += 1;
             self.renewing = true;
+            self.ask_config = true;
             self.notices.clear();
             let epoch: u64 = ctx.random_stream("tollgate.epoch").random();
             self.ledger.apply(now, Input::Forget { epoch: number(epoch) });
@@ -588,6 +594,18 @@ impl Coordinator {
             || ctx.continue_as_new_suggested()
     }
 
+    /// Asks the config workflow to push its configuration again, if a reset was carried into this run.
+    async fn ask_config(ctx: WorkflowContext<Self>) {
+        if !ctx.state(|me| me.ask_config && !me.renewing) {
+            return;
+        }
+        let (token, id) = ctx.state(|me| (me.token.clone(), config_id(&me.group)));
+        let options = SignalWorkflowOptions::builder().cancellation_token(token).build();
+        // A config workflow that isn't there pushes when it is started.
+        let _ = ctx.external_workflow(id, None).signal(Ensure, write(&()), options).await;
+        ctx.state_mut(|me| me.ask_config = false);
+    }
+
     /// Serves strict permits that fall due, until it is time to continue as new and nothing is half-done.
     async fn until_over(ctx: WorkflowContext<Self>) -> WorkflowResult<()> {
         let token = ctx.state(|me| me.token.clone());
@@ -657,6 +675,17 @@ impl Coordinator {
             let _ = ctx.execute_activity(UntypedActivity::new(NOTICE_ACTIVITY), write(&()), options).await;
             ctx.state_mut(|me| me.notices_in_flight -= 1);
         }
+    }
+}
+
+/// The config workflow's signal `ensure`, for the SDK.
+struct Ensure;
+
+impl SignalDefinition for Ensure {
+    type Workflow = crate::config::Config;
+    type Input = RawValue;
+    fn name(&self) -> &str {
+        "ensure"
     }
 }
 

@@ -303,6 +303,7 @@ fn ended(how: Ended) -> u32 {
         Ended::Released => 1,
         Ended::Expired => 2,
         Ended::Abandoned => 3,
+        Ended::CostAboveBurst => 4,
     }
 }
 
@@ -311,6 +312,7 @@ fn ended_of(how: u32) -> Ended {
         0 => Ended::Used,
         1 => Ended::Released,
         2 => Ended::Expired,
+        4 => Ended::CostAboveBurst,
         _ => Ended::Abandoned,
     }
 }

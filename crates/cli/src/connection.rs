@@ -337,19 +337,17 @@ impl Session {
         });
         let patience =
             crate::quantity::span_text(u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX));
-        Failure::NoAnswer(match seen.min() {
+        let why = match seen.min() {
             Some(ago) if ago < POLL_PERIOD => format!(
-                "the {} of group {group:?} does not answer within {patience}: a coordinator host was there {} s ago; \
-                 look at its log, and at workflow {} in the Temporal UI",
-                on.name(),
+                "the last one was seen {} s ago; if it runs, look at its log and at workflow {} in the Temporal UI, else",
                 ago.as_secs(),
                 on.id(group)
             ),
-            _ => format!(
-                "no coordinator host answers in group {group:?}: none serves task queue {queue:?} on {address}; \
-                 start `tollgate serve --group {group}`"
-            ),
-        })
+            _ => format!("nobody serves task queue {queue:?} on {address};"),
+        };
+        Failure::NoAnswer(format!(
+            "no coordinator host answers in group {group:?} within {patience}: {why} start `tollgate serve`"
+        ))
     }
 }
 

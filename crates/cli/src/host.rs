@@ -99,9 +99,9 @@ impl Host {
                 }
                 Ok(Err(problem)) => retry_later(&problem, &mut pause).await,
                 Err(_) if is_first => {
-                    retry_later(&"the groups' workflows do not run yet", &mut pause).await;
+                    retry_later("the groups' workflows do not run yet", &mut pause).await;
                 }
-                Err(_) => retry_later(&"no answer from Temporal in time", &mut pause).await,
+                Err(_) => retry_later("no answer from Temporal in time", &mut pause).await,
             }
         }
     }
@@ -133,20 +133,23 @@ impl Host {
 }
 
 /// Serves until told to stop, again after failures.
-async fn serve(client: &Client, stopped: oneshot::Receiver<()>) {
-    // Gone without a word is told to stop as well.
-    let mut stopped = std::pin::pin!(async { stopped.await.unwrap_or_default() });
+async fn serve(client: &Client, mut stopped: oneshot::Receiver<()>) {
     let mut pause = PAUSE_MIN;
     loop {
         let mut is_over = false;
         let until = async {
-            (&mut stopped).await;
+            // Who is gone without a word doesn't want it any longer either.
+            (&mut stopped).await.unwrap_or_default();
             is_over = true;
         };
-        match run_host(client.clone(), until).await {
+        let problem = match run_host(client.clone(), until).await {
             _ if is_over => return,
-            Ok(()) => retry_later(&"the host ended by itself", &mut pause).await,
-            Err(error) => retry_later(&chain(&error), &mut pause).await,
+            Ok(()) => "the host ended by itself".to_owned(),
+            Err(error) => chain(&error),
+        };
+        tokio::select! {
+            _ = &mut stopped => return,
+            () = retry_later(&problem, &mut pause) => {}
         }
     }
 }
@@ -164,7 +167,7 @@ async fn is_running(client: &Client, id: &str) -> Result<bool, String> {
     }
 }
 
-async fn retry_later(problem: &(impl std::fmt::Display + ?Sized), pause: &mut Duration) {
+async fn retry_later(problem: &str, pause: &mut Duration) {
     tracing::warn!(again_in = ?*pause, "{problem}");
     sleep(*pause).await;
     *pause = (*pause * 2).min(PAUSE_MAX);

@@ -1,5 +1,7 @@
 //! The program as a whole, as far as it needs no Temporal server.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise, its helpers too")]
+
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -168,7 +170,7 @@ fn connection_settings_that_cannot_be_used_end_with_2() {
         (["--config-file", "/nonexistent.toml"], "/nonexistent.toml: there is no such file"),
         (["--tls-ca-path", "/nonexistent.pem"], "connection settings: "),
         (["--profile", "nonesuch"], "nonesuch"),
-        (["--address", "http://"], "connection settings: "),
+        (["--address", "://bad"], "connection settings: "),
     ] {
         let output = run(&[&["status"], &arguments[..]].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));

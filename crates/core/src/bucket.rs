@@ -117,8 +117,10 @@ pub struct Arrival {
 
 /// Clocks may be off by one part in a thousand; in thousandths of elapsed time.
 const DRIFT_PERMILLE: u64 = 1;
-/// How many stretches of time the smallest headroom is remembered for.
-const HEADROOM_SLOTS: usize = 16;
+/// How many stretches of time the smallest headroom is remembered for: two leases, in sixteenths of one.
+const HEADROOM_SLOTS: usize = 32;
+/// Into how many stretches a lease is divided.
+const HEADROOM_STRETCHES: u64 = 16;
 
 /// Puts tokens into a level. See the module's documentation.
 #[derive(Clone, Debug)]
@@ -142,10 +144,18 @@ pub struct Mint {
     rules: Rules,
 }
 
+/// The smallest headroom that any inflow between two times left.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     from: BootTime,
+    to: BootTime,
     least: Amount,
+}
+
+impl Slot {
+    fn at(time: BootTime, least: Amount) -> Slot {
+        Slot { from: time, to: time, least }
+    }
 }
 
 impl Mint {
@@ -159,7 +169,7 @@ impl Mint {
             inflow: 0,
             returned: 0,
             unbroken_since: BootTime(0),
-            headroom: [Slot { from: BootTime(0), least: Amount::ZERO }; HEADROOM_SLOTS],
+            headroom: [Slot::at(BootTime(0), Amount::ZERO); HEADROOM_SLOTS],
             rules,
         }
     }
@@ -271,7 +281,7 @@ impl Mint {
         self.put(level, terms.tokens.min(room));
         if !alive {
             self.unbroken_since = now.boot;
-            self.headroom = [Slot { from: now.boot, least: terms.cap }; HEADROOM_SLOTS];
+            self.headroom = [Slot::at(now.boot, terms.cap); HEADROOM_SLOTS];
         }
         self.minted_to = now.boot;
         self.held = Some(Held {
@@ -388,25 +398,26 @@ impl Mint {
     }
 
     fn note_headroom(&mut self, cap: Amount, now: BootTime) {
-        let headroom = (cap - self.high).at_least_zero();
-        let newest = &mut self.headroom[HEADROOM_SLOTS - 1];
         let Some(held) = &self.held else { return };
-        let stretch = held.expires.since(held.sent.boot).scale_floor(1, HEADROOM_SLOTS as u64 / 2);
+        let headroom = (cap - self.high).at_least_zero();
+        let stretch = held.expires.since(held.sent.boot).scale_floor(1, HEADROOM_STRETCHES);
+        let newest = &mut self.headroom[HEADROOM_SLOTS - 1];
         if now.since(newest.from) > stretch {
             self.headroom.rotate_left(1);
-            self.headroom[HEADROOM_SLOTS - 1] = Slot { from: now, least: headroom };
+            self.headroom[HEADROOM_SLOTS - 1] = Slot::at(now, headroom);
         } else {
+            newest.to = newest.to.max(now);
             newest.least = newest.least.min(headroom);
         }
     }
 
+    /// The smallest headroom that any inflow after `since` left; without one, nothing has refilled.
     fn least_headroom_since(&self, since: BootTime) -> Amount {
         if since < self.headroom[0].from {
             return Amount::ZERO;
         }
-        let ends = self.headroom.iter().skip(1).map(|slot| slot.from).chain([BootTime(u64::MAX)]);
-        let overlap = self.headroom.iter().zip(ends).filter(|(_, end)| since < *end);
-        overlap.map(|(slot, _)| slot.least).min().unwrap_or(Amount::ZERO)
+        let after = self.headroom.iter().filter(|slot| since <= slot.to);
+        after.map(|slot| slot.least).min().unwrap_or(Amount::tokens(u64::MAX))
     }
 }
 

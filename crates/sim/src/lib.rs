@@ -6,6 +6,7 @@
 //!   itself: whoever drives it decides which message arrives when, and who is paused.
 //! - [`script`] drives a world by a small command language, as golden files, with all rules or with one switched off.
 //! - [`explore`] makes such scripts at random and shortens those that exceed the bound.
+//! - [`swarm`] plays whole fleets under a random part of all faults, one run per seed.
 //!
 //! Runs are reproducible byte by byte: the only source of chance is [`rng::Rng`].
 
@@ -13,4 +14,5 @@ pub mod checker;
 pub mod explore;
 pub mod rng;
 pub mod script;
+pub mod swarm;
 pub mod world;

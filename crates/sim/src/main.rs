@@ -4,10 +4,13 @@
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::PathBuf;
 use tollgate_core::rules::{Rule, Rules};
 use tollgate_sim::checker::{Admission, Bound, judge};
 use tollgate_sim::{explore, script};
+
+mod play;
 
 #[derive(Parser)]
 #[command(name = "tollgate-sim", about = "tollgate's simulator and judge")]
@@ -40,6 +43,36 @@ enum Command {
         /// Switches one rule off, by its name.
         #[arg(long = "break", value_name = "RULE")]
         broken: Option<String>,
+    },
+    /// Plays fleets under random faults, one run per seed, and reports what is wrong with any of them.
+    Run {
+        /// Seeds from A up to but not including B.
+        #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = seeds)]
+        seeds: Range<u64>,
+        /// One seed only.
+        #[arg(long, conflicts_with = "seeds")]
+        seed: Option<u64>,
+        /// Switches one rule off, by its name.
+        #[arg(long = "break", value_name = "RULE")]
+        broken: Option<String>,
+        /// Prints every step of the run.
+        #[arg(long)]
+        verbose: bool,
+        /// Prints the shortest list of steps that shows the same.
+        #[arg(long)]
+        shrink: bool,
+        /// Stops at the first violation.
+        #[arg(long)]
+        first: bool,
+        /// Writes a summary.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// Switches off one rule after the other and says how many seeds it takes to notice.
+    Hunt {
+        /// The most seeds per rule.
+        #[arg(long, default_value_t = 4_000)]
+        seeds: u64,
     },
     /// Lists the rules that can be switched off.
     Rules,
@@ -100,6 +133,12 @@ fn main() -> anyhow::Result<()> {
             }
             println!("{found} of {seeds} seeds exceed the bound");
         }
+        Command::Run { seeds, seed, broken, verbose, shrink, first, json } => {
+            let seeds = seed.map_or(seeds, |seed| seed..seed.saturating_add(1));
+            let options = play::Options { verbose, shrink, first };
+            play::run(seeds, broken, &options, json.as_deref())?;
+        }
+        Command::Hunt { seeds } => play::hunt(seeds),
         Command::Rules => {
             for rule in Rule::ALL {
                 println!("{:2} {}", rule.number(), rule.name());
@@ -135,4 +174,10 @@ fn rules_without(broken: Option<String>) -> anyhow::Result<Rules> {
     let Some(name) = broken else { return Ok(Rules::ALL) };
     let rule = Rule::ALL.iter().find(|rule| rule.name() == name);
     Ok(Rules::without(*rule.with_context(|| format!("no rule {name}"))?))
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or("seeds are given as A..B")?;
+    let number = |text: &str| text.parse().map_err(|error| format!("{text}: {error}"));
+    Ok(number(from)?..number(to)?)
 }

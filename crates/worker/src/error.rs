@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::limit::OutOfRange;
+use tollgate_workflows::wire::Unreadable;
 
 /// Why there is no permit now. The texts of [`Reason::as_str`] are stable: metrics and failures carry them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -186,7 +187,7 @@ impl AcquireError {
 pub enum ConnectError {
     /// An option is out of its range.
     #[error("{0}")]
-    Options(#[from] OutOfRange),
+    Options(#[from] Unreadable),
     /// The gate's keeper is a task: make the gate within a Tokio runtime with time enabled.
     #[error("a gate must be made within a tokio runtime")]
     NoRuntime,

@@ -11,6 +11,7 @@ use temporalio_sdk::runtime::RuntimeOptions;
 use temporalio_sdk::{Runtime, Worker, WorkerOptions};
 use tokio::sync::watch;
 use tollgate_core::message::Incarnation;
+use tollgate_workflows::contracts::notice_queue;
 use tollgate_workflows::wire;
 use tollgate_workflows::wire::lease::incarnation_text;
 
@@ -19,20 +20,31 @@ const RESTART_AFTER: Duration = Duration::from_secs(5);
 /// A notice that is being taken when the gate ends has this long.
 const GRACE: Duration = Duration::from_millis(200);
 
-struct Notices(Arc<Shared>);
+use activity::Notices;
 
-#[activities]
-impl Notices {
-    /// Its input is not looked at: whatever the news, the next heartbeat brings it.
-    #[activity(name = "tollgate.notice")]
-    async fn notice(
-        self: Arc<Self>,
-        _ctx: ActivityContext,
-        _input: RawValue,
-    ) -> Result<RawValue, ActivityError> {
-        tracing::debug!("notice from the coordinator");
-        self.0.notice();
-        Ok(wire::write(&()))
+mod activity {
+    #![allow(
+        dead_code,
+        reason = "the macro also makes constants for callers, of which there are none in here"
+    )]
+
+    use super::{ActivityContext, ActivityError, Arc, RawValue, Shared, activities, wire};
+
+    pub(super) struct Notices(pub(super) Arc<Shared>);
+
+    #[activities]
+    impl Notices {
+        /// Its input is not looked at: whatever the news, the next heartbeat brings it.
+        #[activity(name = "tollgate.notice")]
+        async fn notice(
+            self: Arc<Self>,
+            _ctx: ActivityContext,
+            _input: RawValue,
+        ) -> Result<RawValue, ActivityError> {
+            tracing::debug!("notice from the coordinator");
+            self.0.notice();
+            Ok(wire::write(&()))
+        }
     }
 }
 
@@ -64,7 +76,7 @@ async fn take_notices(
     incarnation: &mut watch::Receiver<Option<Incarnation>>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = Runtime::from_current_tokio(RuntimeOptions::builder().heartbeat_interval(None).build()?)?;
-    let options = WorkerOptions::new(format!("tollgate-notice/{}", incarnation_text(own)))
+    let options = WorkerOptions::new(notice_queue(&incarnation_text(own)))
         .graceful_shutdown_period(GRACE)
         .register_activities(Notices(shared.clone()))
         .build();

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::limit::{OutOfRange, check_name};
 use tollgate_core::message::CELLS_PER_REQUEST_MAX;
+use tollgate_workflows::contracts::{GROUP_DEFAULT, check_group};
+use tollgate_workflows::wire::Unreadable;
 
 /// Callers that may wait per limit, unless set otherwise: each costs a few hundred bytes, and who stands further back
 /// than this is better refused at once.
@@ -36,7 +38,7 @@ impl Options {
     /// The defaults.
     pub fn new() -> Options {
         Options {
-            group: "default".to_owned(),
+            group: GROUP_DEFAULT.to_owned(),
             worker: None,
             limits: Vec::new(),
             request_timeout: Duration::from_secs(10),
@@ -47,7 +49,8 @@ impl Options {
         }
     }
 
-    /// The group whose limits are used: its coordinator is the workflow `tollgate/<group>`. Default: `default`.
+    /// The group whose limits are used: its coordinator is the workflow `tollgate/<group>`. 1 to 100 of
+    /// `a-z`, `A-Z`, `0-9`, `.`, `_`, `-`. Default: `default`.
     #[must_use]
     pub fn group(mut self, group: impl Into<String>) -> Options {
         self.group = group.into();
@@ -113,15 +116,15 @@ impl Options {
         self
     }
 
-    pub(crate) fn check(&self) -> Result<(), OutOfRange> {
-        check_name("group", &self.group)?;
+    pub(crate) fn check(&self) -> Result<(), Unreadable> {
+        check_group(&self.group)?;
         if let Some(worker) = &self.worker {
             check_name("worker", worker)?;
         }
         for limit in &self.limits {
             check_name("limit", limit)?;
         }
-        let out_of_range = |field, given: String, allowed| Err(OutOfRange { field, given, allowed });
+        let out_of_range = |field, given: String, allowed| Err(OutOfRange { field, given, allowed }.into());
         if self.limits.len() > CELLS_PER_REQUEST_MAX {
             return out_of_range("limits", self.limits.len().to_string(), "up to 1000");
         }
@@ -150,12 +153,13 @@ mod tests {
 
     #[test]
     fn errors_name_field_value_and_range() {
-        let error = Options::new().request_timeout(Duration::ZERO).check().unwrap_err();
-        assert_eq!(error.to_string(), "request_timeout is 0ns, allowed: 100 ms to 60 s");
-        assert_eq!(Options::new().group("").check().unwrap_err().field, "group");
-        assert_eq!(Options::new().worker("x".repeat(10_240)).check().unwrap_err().field, "worker");
-        assert_eq!(Options::new().limits(["a", "b\n"]).check().unwrap_err().field, "limit");
-        assert_eq!(Options::new().waiters_max(0).check().unwrap_err().field, "waiters_max");
+        let said = |options: Options| options.check().unwrap_err().to_string();
+        let error = said(Options::new().request_timeout(Duration::ZERO));
+        assert_eq!(error, "request_timeout is 0ns, allowed: 100 ms to 60 s");
+        assert!(said(Options::new().group("a/b")).starts_with("group"));
+        assert!(said(Options::new().worker("x".repeat(10_240))).starts_with("worker is"));
+        assert!(said(Options::new().limits(["a", "b\n"])).starts_with("limit is"));
+        assert!(said(Options::new().waiters_max(0)).starts_with("waiters_max is 0"));
         assert!(Options::new().check().is_ok());
     }
 }

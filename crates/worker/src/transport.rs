@@ -9,6 +9,7 @@ use temporalio_client::{
     Client, RetryOptions, RpcOptions, UntypedSignal, UntypedUpdate, UntypedWorkflow, UntypedWorkflowHandle,
     WorkflowExecuteUpdateOptions, WorkflowSignalOptions,
 };
+use tollgate_workflows::contracts::coordinator_id;
 use tollgate_workflows::wire;
 use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson};
 
@@ -34,7 +35,7 @@ impl TemporalTransport {
     pub fn new(client: &Client, group: &str, timeout: Duration) -> TemporalTransport {
         // The keeper tries again with the same bytes and knows when that still makes sense.
         let rpc = RpcOptions::builder().timeout(timeout).retry_options(RetryOptions::no_retries()).build();
-        let workflow = client.get_workflow_handle::<UntypedWorkflow>(format!("tollgate/{group}"));
+        let workflow = client.get_workflow_handle::<UntypedWorkflow>(coordinator_id(group));
         TemporalTransport { workflow, rpc }
     }
 }

@@ -164,7 +164,7 @@ impl Book {
         if configure.cells.is_empty() && configure.settings == self.settings {
             return;
         }
-        let lines: Vec<String> = configure.cells.iter().map(created).collect();
+        let lines: Vec<String> = configure.cells.iter().map(|cell| described("taken over", cell)).collect();
         let cells = configure.cells.into_iter().map(|cell| (cell.key.clone(), rounded(cell)));
         self.commit(cells.collect(), configure.settings);
         let reason = "this workflow began without memory, and the coordinator had limits";
@@ -398,7 +398,7 @@ impl Plan {
         let Some(cell) = self.cells.get_mut(&key) else {
             let mut cell = CellConfig::constant(&limit.name, rate, limit.burst_or_default(), limit.lease());
             cell.fresh = !limit.moved;
-            self.lines.push(created(&cell));
+            self.lines.push(described("created", &cell));
             self.cells.insert(key, cell);
             return;
         };
@@ -475,10 +475,10 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
 }
 
 /// The line of a limit that wasn't there before.
-fn created(cell: &CellConfig) -> String {
+fn described(how: &str, cell: &CellConfig) -> String {
     let (rate, burst) = (text::rate(cell.rate.target), text::milli(cell.burst.target.milli_floor()));
     let moved = if cell.fresh { "" } else { ", moved here: waits for the leases of its old group" };
-    format!("{}: created, rate {rate}, burst {burst}, lease {}{moved}", cell.key, text::span(cell.lease))
+    format!("{}: {how}, rate {rate}, burst {burst}, lease {}{moved}", cell.key, text::span(cell.lease))
 }
 
 /// A cell whose burst the wire carries exactly.

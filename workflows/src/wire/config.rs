@@ -47,14 +47,14 @@ pub struct LimitJson {
     pub name: String,
     /// Tokens per time.
     pub rate: RateJson,
-    /// The most tokens used at once. If missing: what the rate brings in one second, at least one; the whole count for
-    /// periods of a minute and more.
+    /// The most tokens used at once. If missing: an existing limit keeps its burst; a new one gets what the rate brings in
+    /// one second, at least one, or the whole count for periods of a minute and more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
-    /// How long a worker may act on one answer; 15 s if missing.
+    /// How long a worker may act on one answer. If missing: an existing limit keeps its lease; a new one gets 15 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
-    /// `true` when the limit was used in another group until now: it then waits for the leases of that group to end.
+    /// Counts at creation only. `true` when the limit was used in another group until now: it then waits for the leases of that group to end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moved: bool,
 }

@@ -576,6 +576,7 @@ pub fn ended_text(how: Ended) -> &'static str {
         Ended::Released => "released",
         Ended::Expired => "expired",
         Ended::Abandoned => "abandoned",
+        Ended::CostAboveBurst => "cost_above_burst",
     }
 }
 

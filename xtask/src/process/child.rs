@@ -232,7 +232,19 @@ impl Process {
         }
     }
 
-    fn output_end(&self) -> String {
+    /// What it has printed on standard output so far.
+    ///
+    /// # Errors
+    /// When the file can't be read.
+    pub fn output(&self) -> Result<String> {
+        let path = &self.inner.stdout;
+        let bytes = std::fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
+        let start = usize::try_from(self.inner.stdout_start).unwrap_or(usize::MAX);
+        Ok(String::from_utf8_lossy(bytes.get(start..).unwrap_or_default()).into_owned())
+    }
+
+    /// The last lines of its output, to be put behind an error message.
+    pub fn output_end(&self) -> String {
         let mut text = String::new();
         for path in [&self.inner.stdout, &self.inner.stderr] {
             text.push_str(&format!("\n  the end of {}:", path.display()));

@@ -266,7 +266,8 @@ fn rate_text(micro: u64, like: u64) -> String {
         let text = format!("{}.{:0places$}", amount / MICRO, amount % MICRO / scale);
         format!("{}/{unit}", text.trim_end_matches('0').trim_end_matches('.'))
     };
-    if amount >= 10 * MICRO { decimal(1, 100_000) } else { decimal(3, 1_000) }
+    // On its way, a rate is read at a glance; once it stays, it is the same as in the configuration.
+    if micro != like && amount >= 10 * MICRO { decimal(1, 100_000) } else { decimal(3, 1_000) }
 }
 
 /// Thousandths of a token, as tokens with one decimal, rounded down.

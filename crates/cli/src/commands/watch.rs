@@ -68,16 +68,17 @@ const STALE: &str = "\nno newer figures:\n";
 /// The text as one screen: written over the last one without clearing it first, which would flicker.
 fn frame(text: &str) -> String {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-    let rows = size.map_or(usize::MAX, |size| usize::from(size.ws_row)).max(2);
+    // Some terminals don't know their size and say zero.
+    let rows = size.map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 1).unwrap_or(usize::MAX);
     let mut frame = "\x1b[H".to_owned();
     let lines: Vec<&str> = text.lines().collect();
     let fits = if lines.len() < rows { lines.len() } else { rows - 2 };
     for line in lines.iter().take(fits) {
         frame.push_str(line);
-        frame.push_str("\x1b[K\r\n");
+        frame.push_str("\x1b[K\n");
     }
     if fits < lines.len() {
-        frame.push_str(&format!("… {} more lines\x1b[K\r\n", lines.len() - fits));
+        frame.push_str(&format!("… {} more lines\x1b[K\n", lines.len() - fits));
     }
     frame.push_str("\x1b[J");
     frame

@@ -144,10 +144,13 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let aside = set_aside(cell, now, reserve, rate);
     let share = fair_share(cell, holder, now, rate, aside);
 
-    let spare = (burst - reserve - Amount::tokens(fleet.needed)).at_least_zero();
+    // Whoever is served next must find room for all that it wants at once, or it waits for ever.
+    let kept = reserve.max(Amount::tokens(first_in_queue(cell, now)).min(burst));
+    let crowded = kept + Amount::tokens(fleet.needed) > burst;
+    let spare = (burst - kept - Amount::tokens(fleet.needed)).at_least_zero();
     let even = spare.scale_floor(1, 2 * fleet.current.max(1));
     let by_share = spare.scale_floor(u64::from(share.ppb()), 2 * u64::from(Share::ONE.ppb()));
-    let need = cell.holders.get(&holder).map_or(0, Holding::need);
+    let need = if crowded { 0 } else { cell.holders.get(&holder).map_or(0, Holding::need) };
     let cap = Amount::tokens(need) + even + by_share;
 
     let newcomer = report.acting.is_none();
@@ -163,7 +166,9 @@ fn set_aside(cell: &Cell, now: LedgerTime, reserve: Amount, rate: u64) -> Share 
     let queued = Amount::tokens(waiting_before(cell, None, now));
     let missing = (reserve - cell.free).at_least_zero();
     let refill = ratio(missing, per_second, REFILL_SECS).min(REFILL_MAX);
-    let strict = ratio((queued - cell.free).at_least_zero(), per_second, STRICT_SECS).min(STRICT_PART_MAX);
+    // All that is wanted, and not only what is missing: a part that shrinks with it would never get there.
+    let queued = if queued > cell.free { queued } else { Amount::ZERO };
+    let strict = ratio(queued, per_second, STRICT_SECS).min(STRICT_PART_MAX);
     refill.saturating_add(strict)
 }
 
@@ -291,6 +296,14 @@ pub(super) fn waiting_before(cell: &Cell, number: Option<u64>, now: LedgerTime) 
     let sum = |sum: u64, place: &Place| sum.saturating_add(place.wants);
     let workers = workers.filter(|place| before(place)).fold(0, sum);
     strict.filter(|place| before(place)).fold(workers, sum)
+}
+
+/// Tokens that whoever has the first place wants.
+fn first_in_queue(cell: &Cell, now: LedgerTime) -> u64 {
+    let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
+    let strict = cell.strict.values().filter_map(|strict| strict.place());
+    let first = workers.chain(strict).filter(|place| now <= place.until).min_by_key(|place| place.number);
+    first.map_or(0, |place| place.wants)
 }
 
 /// Everything that waits, for display.

@@ -307,7 +307,7 @@ impl Cell {
             return CellOutcome::Unknown;
         }
         let terms = if self.is_recovering(turn.now) {
-            self.confirm(report, turn, before.unwrap_or_default())
+            self.confirm(holder, report, turn, before.unwrap_or_default())
         } else if turn.evicted {
             LeaseTerms { share: Share::ZERO, cap: Amount::ZERO, tokens: Amount::ZERO, ..self.terms(turn) }
         } else {
@@ -451,14 +451,18 @@ impl Cell {
 
     /// In recovery: at most what this very request claims, so that work goes on without anything new being lent.
     /// `before` is what counted until then, by earlier claims.
-    fn confirm(&self, report: &CellReport, turn: &Turn, before: (Share, Amount)) -> LeaseTerms {
+    fn confirm(&self, holder: Holder, report: &CellReport, turn: &Turn, before: (Share, Amount)) -> LeaseTerms {
         let mut share = report.acting.map_or(Share::ZERO, |acting| acting.share);
         let mut cap = report.acting.map_or(Amount::ZERO, |acting| acting.cap).at_least_zero();
         if !turn.rules.keeps(Rule::ConfirmOnlyClaim) {
             share = share.max(before.0);
             cap = cap.max(before.1);
         }
-        let cap = cap.min(self.config.burst.at(turn.now)).floor_to_milli();
+        // Claims made before the burst was cut add up to more than it: whoever comes first keeps what there is room for.
+        let burst = self.burst_for_lease(turn);
+        let own = self.holders.get(&holder).map_or(Amount::ZERO, |own| own.counted_at(turn.now, turn.rules).1);
+        let room = burst - (self.out(turn.now, turn.rules).cap - own);
+        let cap = cap.min(room.at_least_zero()).floor_to_milli();
         let due = self.recovering_until.map(|until| until.since(turn.now));
         LeaseTerms { share, cap, confirm: true, due, ..self.terms(turn) }
     }
@@ -478,21 +482,28 @@ impl Cell {
         let tokens = wish.tokens.min(self.free).at_least_zero().floor_to_milli();
         self.free -= tokens;
         // The cap may take up whatever neither others nor `free` count, within the smallest burst of the lease's time.
-        let end = now + counted_by(self.config.lease, turn.rules);
-        let burst = if turn.rules.keeps(Rule::CapsFollowBurst) {
-            self.config.burst.min_over(now, end)
-        } else {
-            self.config.burst.at(now)
-        };
+        let burst = self.burst_for_lease(turn);
         let others = out.cap - own_cap;
-        let room = (burst - others - self.free.at_least_zero()).at_least_zero();
+        let room = burst.min(self.config.burst.at(now) - self.free.at_least_zero()) - others;
+        let room = room.at_least_zero();
         let cap = wish.cap.min(room).max(tokens.min(room)).floor_to_milli();
+        // Under a burst that falls the cap may have no room for all of them.
+        self.free += tokens - tokens.min(cap);
         // A share of which no whole token can be held would be minted by nobody.
         let share = if cap < Amount::ONE { Share::ZERO } else { share };
         if let Some(holding) = self.holders.get_mut(&holder) {
             holding.place = wish.place;
         }
         LeaseTerms { share, cap, tokens: tokens.min(cap), due: wish.due, ..self.terms(turn) }
+    }
+
+    /// The smallest burst of a lease's time, for as long as the ledger counts it.
+    fn burst_for_lease(&self, turn: &Turn) -> Amount {
+        if !turn.rules.keeps(Rule::CapsFollowBurst) {
+            return self.config.burst.at(turn.now);
+        }
+        let end = turn.now + counted_by(self.config.lease, turn.rules);
+        self.config.burst.min_over(turn.now, end)
     }
 
     /// Mixes the sums into a fingerprint.

@@ -33,6 +33,9 @@ pub const HOLDINGS_MAX: usize = 16_000;
 pub const GRANT_RECORDS_MAX: usize = 256;
 /// How often entries that have ended are swept, at the earliest: the sweep costs a walk over all holders.
 const SWEEP_EVERY: Span = Span::from_secs(1);
+/// How long an eviction is remembered after its worker was last heard: a worker that was cut off for longer than this
+/// is taken for a new one.
+const EVICTION_KEPT: Span = Span::from_secs(3_600);
 /// The heartbeat is never shorter than this.
 const HEARTBEAT_MIN: Span = Span::from_secs(1);
 /// The heartbeat is never longer than this.
@@ -580,7 +583,10 @@ impl Ledger {
         }
         self.state.sweep_at = now + SWEEP_EVERY;
         let workers = &mut self.state.workers;
-        workers.retain(|_, worker| now < worker.seen + counted(LEASE_MAX));
+        workers.retain(|_, worker| {
+            let evicted = worker.standing == Standing::Evicted;
+            now < worker.seen + if evicted { EVICTION_KEPT } else { counted(LEASE_MAX) }
+        });
         for cell in self.state.cells.values_mut() {
             cell.advance(now, self.rules);
             cell.sweep(now, |holder| workers.contains_key(&holder.incarnation));
@@ -590,7 +596,7 @@ impl Ledger {
 
     fn serve(&mut self, now: LedgerTime) {
         for cell in self.state.cells.values_mut() {
-            cell.serve(now, &mut self.state.records);
+            cell.serve(now, &mut self.state.records, self.rules);
         }
         let over = self.state.records.len().saturating_sub(GRANT_RECORDS_MAX);
         self.state.records.drain(..over);

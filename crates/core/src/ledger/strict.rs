@@ -6,7 +6,7 @@
 
 use super::alloc_share::{strict_time, waiting_before};
 use super::cell::{Cell, Place};
-use crate::limit::{CellKey, LEASE_MAX, counted};
+use crate::limit::{CellKey, LEASE_MAX, counted, whole_tokens};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::string::String;
@@ -97,6 +97,8 @@ pub enum Ended {
     Expired,
     /// Nobody came back for its place.
     Abandoned,
+    /// The burst was cut below its cost while it waited: it can never be granted.
+    CostAboveBurst,
 }
 
 /// One strict permit.
@@ -193,23 +195,26 @@ impl Cell {
             Some((Stage::Granted { at, .. }, _)) if now < at => {
                 return AcquireOutcome::Queued { ahead: 0, due: Some(at.since(now)) };
             }
-            Some((Stage::Granted { expires, .. }, lease)) if now < expires => {
-                return AcquireOutcome::Granted { lease };
+            Some((Stage::Granted { at, .. }, lease)) if now < at + lease => {
+                // Its owner counts from before it asked this time: what is left, not all of it again.
+                return AcquireOutcome::Granted { lease: lease.saturating_sub(now.since(at)) };
             }
             Some((Stage::Granted { .. }, _)) => return AcquireOutcome::Ended(Ended::Expired),
             Some((Stage::Over { how, .. }, _)) => return AcquireOutcome::Ended(how),
             Some((Stage::Waiting(place), _)) => Some(place),
-            None if self.strict.len() >= STRICT_MAX => return AcquireOutcome::QueueFull,
+            None if self.strict.len() >= STRICT_MAX && !self.forget_oldest() => {
+                return AcquireOutcome::QueueFull;
+            }
             None => None,
         };
-        let burst = self.config.burst_tokens(now);
+        let burst = whole_tokens(self.burst_for(now, acquire.lease, rules));
         if acquire.cost > burst {
             self.strict.remove(&acquire.id);
             return AcquireOutcome::CostAboveBurst { burst };
         }
         let cost = Amount::tokens(acquire.cost);
         let ahead = waiting_before(self, place.map(|place| place.number), now);
-        let usable = self.free - Amount::tokens(ahead);
+        let usable = self.usable(now, acquire.lease, ahead, rules);
         let grantable = usable >= cost && !self.is_recovering(now);
         let due = if self.is_recovering(now) {
             self.recovering_until.map(|until| until.since(now))
@@ -273,15 +278,43 @@ impl Cell {
         AcquireOutcome::Ended(how)
     }
 
+    /// Makes room by forgetting the permit that ended first. Returns whether there was one: a late repetition of its request
+    /// would be a new one.
+    fn forget_oldest(&mut self) -> bool {
+        let over = self.strict.iter().filter_map(|(id, strict)| match strict.stage {
+            Stage::Over { forget, .. } => Some((forget, id)),
+            Stage::Waiting(_) | Stage::Granted { .. } => None,
+        });
+        let oldest = over.min().map(|(_, id)| id.clone());
+        oldest.is_some_and(|id| self.strict.remove(&id).is_some())
+    }
+
+    /// The burst that a permit for `lease` must fit into: it may be used at any time until its end.
+    fn burst_for(&self, now: LedgerTime, lease: Span, rules: Rules) -> Amount {
+        let end = if rules.keeps(Rule::CapsFollowBurst) { now + counted(lease) } else { now };
+        self.config.burst.min_over(now, end)
+    }
+
+    /// What such a permit may take behind `ahead` tokens.
+    fn usable(&self, now: LedgerTime, lease: Span, ahead: u64, rules: Rules) -> Amount {
+        let (_, out) = self.outstanding(now);
+        let burst = self.burst_for(now, lease, rules);
+        let falls = burst < self.config.burst.at(now);
+        let usable = if falls { self.free.min(burst - out) } else { self.free };
+        usable - Amount::tokens(ahead)
+    }
+
     /// Ends what has run out, and grants to those whom the ledger serves by itself, in their order.
-    pub(super) fn serve(&mut self, now: LedgerTime, records: &mut Vec<GrantRecord>) {
+    pub(super) fn serve(&mut self, now: LedgerTime, records: &mut Vec<GrantRecord>, rules: Rules) {
         if self.strict.is_empty() {
             return;
         }
+        let burst = whole_tokens(self.config.burst.at(now).max(self.config.burst.target));
         for (id, strict) in &mut self.strict {
             let how = match strict.stage {
                 Stage::Granted { expires, .. } if expires <= now => Ended::Expired,
                 Stage::Waiting(place) if place.until < now => Ended::Abandoned,
+                Stage::Waiting(_) if strict.cost > burst => Ended::CostAboveBurst,
                 _ => continue,
             };
             if how == Ended::Expired {
@@ -295,7 +328,7 @@ impl Cell {
             && !self.removed
             && let Some((id, cost, lease, number)) = self.first_auto()
         {
-            let usable = self.free - Amount::tokens(waiting_before(self, Some(number), now));
+            let usable = self.usable(now, lease, waiting_before(self, Some(number), now), rules);
             if usable < Amount::tokens(cost) {
                 break;
             }

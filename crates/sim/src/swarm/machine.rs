@@ -76,6 +76,7 @@ pub(super) struct Machine {
     clock_steps: u64,
     rate_max_micro: u64,
     lease_max: Span,
+    ledger_up: bool,
 }
 
 impl Machine {
@@ -92,6 +93,7 @@ impl Machine {
             clock_steps: 0,
             rate_max_micro: 0,
             lease_max: Span::ZERO,
+            ledger_up: true,
         }
     }
 
@@ -104,7 +106,7 @@ impl Machine {
         }
         let quiet = matches!(
             step.op,
-            Op::Spend { .. } | Op::Want { .. } | Op::Ask { .. } | Op::Drop { .. } | Op::Use { .. }
+            Op::Spend { .. } | Op::Want { .. } | Op::Ask { .. } | Op::Use { .. }
         );
         if !quiet && self.found.is_none() {
             self.check();
@@ -132,13 +134,15 @@ impl Machine {
                     Err(_) => Done::Failed,
                 });
             }
-            Op::Deliver { name, seq, keep, up: true } => return self.deliver_up(name, *seq, *keep),
+            Op::Deliver { name, seq, keep, up: true } => {
+                trim(self.world.up.get_mut(name));
+                return self.deliver_up(name, *seq, *keep);
+            }
             Op::Deliver { name, seq, keep, up: false } => {
-                let down = self.world.take_down(name, Some(*seq), *keep).ok()?;
+                trim(self.world.down.get_mut(name));
+                let down = take(self.world.down.get_mut(name)?, *keep, |down| down.seq == *seq)?;
                 self.world.deliver_down(name, &down).ok()?;
             }
-            Op::Drop { name, seq, up: true } => drop(self.world.take_up(name, Some(*seq), false).ok()?),
-            Op::Drop { name, seq, up: false } => drop(self.world.take_down(name, Some(*seq), false).ok()?),
             Op::Report { name } => {
                 let report = self.report(name)?;
                 self.world.deliver_up(name, Up::Report(report));
@@ -166,7 +170,7 @@ impl Machine {
                 self.world.restart(name).ok()?;
                 self.forget_debts(name);
             }
-            Op::Fork { name, copy } => self.world.fork(name, copy).ok()?,
+            Op::Fork { name, copy } => self.fork(name, copy)?,
             Op::Revoke { name } => {
                 self.world.revoke(name).ok()?;
                 self.forget_debts(name);
@@ -190,13 +194,18 @@ impl Machine {
                 let settle = Settle { id: id.clone(), key: key.clone(), used: *used };
                 self.world.settle(settle).ok()?;
             }
-            Op::LedgerUp(up) => self.world.set_ledger_up(*up),
+            Op::LedgerUp(up) => {
+                self.ledger_up = *up;
+                self.world.set_ledger_up(*up);
+            }
             Op::Tick => {
                 self.world.apply(Input::Tick).ok()?;
             }
             Op::Snapshot => {
                 self.world.snapshot();
             }
+            // Both need a host that runs the new ledger, and notices.
+            Op::Reset | Op::Amnesia if !self.ledger_up => return None,
             Op::Reset => self.world.reset(true).ok()?,
             Op::Amnesia => {
                 self.world.amnesia(false).ok()?;
@@ -236,7 +245,7 @@ impl Machine {
     }
 
     fn deliver_up(&mut self, name: &str, seq: u64, keep: bool) -> Option<Done> {
-        let message = self.world.take_up(name, Some(seq), keep).ok()?;
+        let message = take(self.world.up.get_mut(name)?, keep, |up| up.request().seq == seq)?;
         Some(match self.world.deliver_up(name, message) {
             Delivered::Answered(down) => {
                 if let Ok(reply) = &down.answer {
@@ -257,6 +266,22 @@ impl Machine {
             Delivered::Failed => Done::Failed,
             _ => Done::Nothing,
         })
+    }
+
+    /// A copy of a process that has asked for nothing yet: both ask under one name, and both are heard.
+    ///
+    /// Were the copy's first request lost, nothing would tell its second from an honest one: that clones draw new
+    /// incarnations is an assumption, and the ledger's noticing only a second line.
+    fn fork(&mut self, name: &str, copy: &str) -> Option<()> {
+        if !self.ledger_up || self.world.running(name).ok()?.last_seq != 0 {
+            return None;
+        }
+        self.world.fork(name, copy).ok()?;
+        for name in [name, copy] {
+            let seq = self.world.ask(name, false).ok()?.seq;
+            self.deliver_up(name, seq, false)?;
+        }
+        Some(())
     }
 
     fn report(&self, name: &str) -> Option<Request> {
@@ -415,8 +440,24 @@ impl Machine {
             }
         }
         if let Some((kind, what)) = wrong {
+            let what = what + &self.holders();
             self.note(kind, what);
         }
+    }
+
+    /// What every worker acts on, for people.
+    fn holders(&self) -> String {
+        let mut text = String::new();
+        for (name, worker) in &self.world.workers {
+            let at = worker.now(self.world.now);
+            for cell in worker.client.cells() {
+                let Some(held) = cell.mint().held().filter(|_| cell.mint().is_alive(at)) else { continue };
+                let (lease, left) = (held.name, held.expires.since(at.boot).millis());
+                let (share, cap) = (held.share, held.cap);
+                text += &format!("; {name} {}.{} share {share} cap {cap} for {left} ms", lease.epoch, lease.seq);
+            }
+        }
+        text
     }
 
     /// Tokens beyond the bound that the stated assumptions allow, in millionths: a step of the server's clock brings as
@@ -431,7 +472,9 @@ impl Machine {
         let allowance = self.allowance_micro();
         let mut worst: Option<Verdict> = None;
         for (key, verdict) in self.world.verdicts() {
-            if verdict.exceeded && verdict.excess_micro >= allowance.max(1) && !self.is(Kind::Bound) {
+            if verdict.exceeded
+                && (allowance == 0 || verdict.excess_micro > allowance)
+                && !self.is(Kind::Bound) {
                 let what = crate::script::show::verdict(&key.to_string(), &verdict);
                 // The guarantee itself outweighs whatever else was seen.
                 self.found = Some(Violation { kind: Kind::Bound, at: verdict.to, what });
@@ -445,5 +488,20 @@ impl Machine {
 
     fn is(&self, kind: Kind) -> bool {
         self.found.as_ref().is_some_and(|found| found.kind == kind)
+    }
+}
+
+/// The newest of those that are wanted: an earlier life of the process may have used the same seq.
+fn take<T: Clone>(queue: &mut Vec<T>, keep: bool, wanted: impl Fn(&T) -> bool) -> Option<T> {
+    let index = queue.iter().rposition(wanted)?;
+    Some(if keep { queue[index].clone() } else { queue.remove(index) })
+}
+
+/// Copies of messages don't pile up for ever.
+fn trim<T>(queue: Option<&mut Vec<T>>) {
+    const KEPT: usize = 24;
+    if let Some(queue) = queue {
+        let over = queue.len().saturating_sub(KEPT);
+        queue.drain(..over);
     }
 }

@@ -26,7 +26,6 @@ pub enum Op {
     Want { name: String, cell: usize, waiting: u64, largest: u64, asked: u64 },
     Ask { name: String },
     Deliver { name: String, seq: u64, keep: bool, up: bool },
-    Drop { name: String, seq: u64, up: bool },
     /// The worker's usage and lease as they are now, as a report under its newest seq.
     Report { name: String },
     /// Everything there is when `tokens` is `None`.
@@ -84,7 +83,6 @@ impl fmt::Display for Op {
                 let keep = if *keep { " keep" } else { "" };
                 write!(f, "deliver {name} {} seq={seq}{keep}", what(*up))
             }
-            Op::Drop { name, seq, up } => write!(f, "drop {name} {} seq={seq}", what(*up)),
             Op::Report { name } => write!(f, "report {name} # raw {name} .. report"),
             Op::Spend { name, cell, tokens, pause } => {
                 let tokens = tokens.map_or("all".to_string(), |tokens| tokens.to_string());

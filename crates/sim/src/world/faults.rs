@@ -65,6 +65,7 @@ impl World {
     /// [`Failure::NoWorker`].
     pub fn restart(&mut self, name: &str) -> Result<(), Failure> {
         let (incarnation, seed, rules) = (Incarnation(self.rng.next_u128()), self.rng.next_u64(), self.rules);
+        let now = self.now;
         let worker = self.worker_mut(name)?;
         let mut client = Client::with_rules(incarnation, name, seed, rules);
         for cell in worker.client.cells() {
@@ -72,6 +73,7 @@ impl World {
         }
         worker.wants = vec![Default::default(); client.cells().len()];
         worker.client = client;
+        worker.boot.start(now);
         worker.state = State::Running;
         worker.last_seq = 0;
         Ok(())
@@ -192,7 +194,10 @@ impl World {
             self.forget()?;
         }
         // Temporal applies the signals that came since then once more.
-        self.apply(Input::Configure(self.config.clone())).map(|_| ())
+        if self.config.version > self.ledger.state().version {
+            self.apply(Input::Configure(self.config.clone()))?;
+        }
+        Ok(())
     }
 
     /// The ledger is told that its memory can't be trusted.

@@ -15,6 +15,8 @@ pub(super) struct Permit {
     cost: u64,
     /// True time up to which the owner uses it; `None` until granted.
     until: Option<u64>,
+    /// Whether that has happened: an owner that asks again doesn't use it twice.
+    used: bool,
 }
 
 impl World {
@@ -111,7 +113,7 @@ impl World {
             AcquireOutcome::Granted { lease } => Some(self.now.saturating_add(lease.0)),
             _ => None,
         };
-        let permit = self.permits.entry(id).or_insert(Permit { key, cost, until });
+        let permit = self.permits.entry(id).or_insert(Permit { key, cost, until, used: false });
         permit.until = permit.until.or(until);
         Ok(outcome)
     }
@@ -120,7 +122,8 @@ impl World {
     pub fn use_permit(&mut self, id: &str) -> bool {
         let now = self.now;
         let Some(permit) = self.permits.get_mut(id) else { return false };
-        let usable = permit.until.take().is_some_and(|until| now < until);
+        let usable = !permit.used && permit.until.take().is_some_and(|until| now < until);
+        permit.used |= usable;
         if usable {
             let (key, cost) = (permit.key.clone(), permit.cost);
             self.books.entry(key).or_default().admit(&id.into(), now, cost);
@@ -136,6 +139,7 @@ impl World {
         // Its owner speaks the truth: what it doesn't report was not used.
         if let Some(permit) = self.permits.get_mut(&settle.id) {
             permit.until = None;
+            permit.used = true;
             let unused = permit.cost.saturating_sub(settle.used);
             if let Some(book) = self.books.get_mut(&permit.key).filter(|_| self.ledger_up) {
                 book.unuse(&settle.id, self.now, unused);

@@ -1,5 +1,11 @@
 //! A ledger behind the wire, in the time of Tokio's paused clock.
 
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test may end at the first surprise, its helpers too"
+)]
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,263 @@
+//! Faults that other rate limiters had, held against the core. The numbers are those of the list of cases that the table in
+//! `crates/sim/tests/scripts/README.md` covers; what needs a fleet or a golden output is a script there.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::cell::Cell as StdCell;
+use tollgate_core::bucket::{Arrival, Level, Mint, Now, admit, after_taking};
+use tollgate_core::curve::{Rate, RateCurve};
+use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Ended, STRICT_MAX, Settle};
+use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
+use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::message::{LeaseName, LeaseTerms};
+use tollgate_core::rules::Rules;
+use tollgate_core::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
+
+const DAY: u64 = 24 * 3_600;
+
+#[derive(Default)]
+struct Count {
+    level: StdCell<i64>,
+    expiry: StdCell<BootTime>,
+}
+
+impl Level for Count {
+    fn level(&self) -> i64 {
+        self.level.get()
+    }
+    fn take(&self, cost: u64) -> bool {
+        let left = after_taking(self.level.get(), cost);
+        left.inspect(|left| self.level.set(*left)).is_some()
+    }
+    fn add(&self, tokens: i64) {
+        self.level.set(self.level.get() + tokens);
+    }
+    fn expiry(&self) -> BootTime {
+        self.expiry.get()
+    }
+    fn set_expiry(&self, expiry: BootTime) {
+        self.expiry.set(expiry);
+    }
+}
+
+/// A worker's bucket with all of a limit, at a clock that the test sets.
+struct Bucket {
+    mint: Mint,
+    level: Count,
+}
+
+impl Bucket {
+    fn new(rate: Rate, cap: u64, tokens: u64) -> Bucket {
+        let mut bucket = Bucket { mint: Mint::new(Rules::ALL), level: Count::default() };
+        let terms = LeaseTerms {
+            share: Share::ONE,
+            cap: Amount::tokens(cap),
+            tokens: Amount::tokens(tokens),
+            duration: Span::from_secs(100_000),
+            rate: RateCurve::constant(rate),
+            burst: cap,
+            confirm: false,
+            due: None,
+        };
+        let now = at(0);
+        let name = LeaseName { epoch: 1, seq: 1 };
+        let arrival = Arrival { now, sent: now, used_at_sending: 0, name, granted: LedgerTime(0) };
+        assert!(bucket.mint.apply(&bucket.level, &arrival, &terms));
+        bucket
+    }
+
+    fn admits(&mut self, micros: u64, cost: u64) -> bool {
+        self.mint.refill(&self.level, at(micros));
+        admit(&self.level, cost, || at(micros).boot).is_ok()
+    }
+
+    fn takes_all(&mut self, micros: u64) -> u64 {
+        self.mint.refill(&self.level, at(micros));
+        let all = u64::try_from(self.level.level()).unwrap();
+        if all > 0 && self.admits(micros, all) { all } else { 0 }
+    }
+}
+
+fn at(micros: u64) -> Now {
+    Now { boot: BootTime(1_000_000 + micros), wall: WallTime(9_000_000 + micros) }
+}
+
+/// A ledger with one limit, `api`.
+struct Books {
+    ledger: Ledger,
+    ids: u64,
+}
+
+impl Books {
+    fn new(rate: Rate, burst: u64) -> Books {
+        let mut books = Books { ledger: Ledger::new(Start::First, 1, LedgerTime(0)), ids: 0 };
+        let cells = vec![CellConfig::constant("api", rate, burst, Span::from_secs(10))];
+        let configure = Configure { version: Version { run: 1, n: 1 }, settings: Settings::default(), cells };
+        assert_eq!(books.ledger.apply(LedgerTime(0), Input::Configure(configure)), Output::Configured);
+        books
+    }
+
+    fn acquires(&mut self, micros: u64, cost: u64) -> AcquireOutcome {
+        self.ids += 1;
+        let id = format!("id-{}", self.ids);
+        let lease = Span::from_secs(10);
+        let acquire =
+            Acquire { id, client: "test".into(), key: CellKey::of("api"), cost, lease, auto: false };
+        let Output::Acquired(outcome) = self.ledger.apply(LedgerTime(micros), Input::Acquire(acquire)) else {
+            panic!("an acquire is answered");
+        };
+        outcome
+    }
+
+    /// Uses what was acquired last, or gives up waiting for it.
+    fn settles(&mut self, micros: u64, used: u64) -> AcquireOutcome {
+        let settle = Settle { id: format!("id-{}", self.ids), key: CellKey::of("api"), used };
+        let Output::Acquired(outcome) = self.ledger.apply(LedgerTime(micros), Input::Settle(settle)) else {
+            panic!("a settle is answered");
+        };
+        outcome
+    }
+
+    fn uses(&mut self, micros: u64, cost: u64) -> bool {
+        let granted = matches!(self.acquires(micros, cost), AcquireOutcome::Granted { .. });
+        self.settles(micros, if granted { cost } else { 0 });
+        granted
+    }
+
+    fn free(&mut self, micros: u64) -> Amount {
+        self.ledger.apply(LedgerTime(micros), Input::Tick);
+        self.ledger.state().cells[&CellKey::of("api")].free
+    }
+}
+
+fn secs(secs: u64) -> u64 {
+    secs * 1_000_000
+}
+
+#[test]
+fn c002_time_that_is_worth_less_than_a_token_is_not_lost() {
+    let mut bucket = Bucket::new(Rate::per_second(1), 10, 0);
+    let taken: u64 = (1..=100).map(|step| bucket.takes_all(step * 1_900_000)).sum();
+    assert!((188..=190).contains(&taken), "{taken}");
+    let mut books = Books::new(Rate::per_second(1), 10);
+    assert!(books.uses(0, 10));
+    let granted = (1..=1_900).filter(|step| books.uses(step * 100_000, 1)).count();
+    assert_eq!(granted, 190);
+}
+
+#[test]
+fn c004_idling_for_years_fills_the_bucket_and_overflows_nothing() {
+    let mut books = Books::new(Rate::per_second(1_000_000), 1_000_000);
+    let mut now = 0;
+    for idle in [DAY / 2, 30 * DAY, 3_650 * DAY] {
+        now += secs(idle);
+        assert!(books.uses(now, 1));
+        assert_eq!(books.free(now), Amount::tokens(999_999));
+    }
+    let mut bucket = Bucket::new(Rate::per_second(1_000_000), 1_000_000, 0);
+    assert!(bucket.admits(secs(99_999), 1));
+    assert_eq!(bucket.level.level(), 999_999);
+}
+
+#[test]
+fn c006_rates_above_a_thousand_a_second_are_kept() {
+    for (rate, per_second) in [
+        (Rate::per_second(1_500), 1_500),
+        (Rate::per_second(2_000), 2_000),
+        (Rate::new(120_000, Span::from_secs(60)), 2_000),
+        (Rate::per_second(1_000_000), 1_000_000),
+    ] {
+        let mut bucket = Bucket::new(rate, per_second / 100, 0);
+        let taken: u64 = (1..=10_000).map(|milli| bucket.takes_all(milli * 1_000)).sum();
+        let wanted = 10 * per_second;
+        assert!(taken <= wanted && taken * 100 >= wanted * 99, "{taken} of {wanted}");
+        assert_eq!(
+            rate.time_for(Amount::tokens(per_second)),
+            Some(Span(1_000_001)),
+            "never zero, never early"
+        );
+    }
+}
+
+#[test]
+fn c010_a_rate_of_zero_is_neither_unlimited_nor_due_at_once() {
+    let mut none = Books::new(Rate::ZERO, 0);
+    let mut one = Books::new(Rate::ZERO, 1);
+    let mut granted = 0;
+    for step in 0..1_000 {
+        assert_eq!(none.acquires(secs(step), 1), AcquireOutcome::CostAboveBurst { burst: 0 });
+        match one.acquires(secs(step), 1) {
+            AcquireOutcome::Granted { .. } => granted += 1,
+            outcome => assert_eq!(outcome, AcquireOutcome::Queued { ahead: 0, due: None }),
+        }
+        one.settles(secs(step), 1);
+    }
+    assert_eq!(granted, 1);
+}
+
+#[test]
+fn c024_what_is_left_is_exact_on_large_limits() {
+    for (rate, burst) in
+        [(Rate::new(1_000_000, Span::from_secs(3_600)), 1_000_000), (Rate::per_second(6_000), 6_000)]
+    {
+        let mut books = Books::new(rate, burst);
+        // A thousand within a millisecond: each counts at once.
+        for spent in 1..=1_000u64 {
+            assert!(books.uses(spent - 1, 1));
+            let left = books.free(spent - 1);
+            let minted = RateCurve::constant(rate).integral_nano(LedgerTime(0), LedgerTime(spent - 1));
+            let least = Amount::tokens(burst - spent);
+            let most = least + Amount(i128::try_from(minted).unwrap() * 1_000_000_000);
+            assert!(least <= left && left <= most, "{left:?} is not from {least:?} to {most:?}");
+        }
+    }
+}
+
+#[test]
+fn c028_a_clock_that_jitters_neither_refuses_early_nor_mints_twice() {
+    let mut bucket = Bucket::new(Rate::per_second(10), 10, 10);
+    let jitter = [0i64, -50, 50, 13, -37, 49, -1, 50, -50, 20];
+    let mut now = secs(10);
+    for round in 0..1_000 {
+        for step in &jitter {
+            assert!(bucket.admits(now.saturating_add_signed(*step), 1), "round {round}");
+        }
+        for step in &jitter {
+            assert!(!bucket.admits(now.saturating_add_signed(*step), 1), "round {round}");
+        }
+        assert!(bucket.level.level() >= 0);
+        // As long as ten tokens take, and a little more for a mint that runs slow.
+        now += 1_010_000;
+        bucket.mint.refill(&bucket.level, at(now));
+    }
+}
+
+#[test]
+fn c036_a_period_of_thirty_days_fits_every_timer() {
+    let rate = Rate::new(50_000_000, Span::from_secs(30 * DAY));
+    let mut books = Books::new(rate, 50_000_000);
+    assert!(books.uses(0, 50_000_000));
+    for micros in [2_000, secs(24 * DAY) + secs(DAY * 9 / 10), secs(29 * DAY) + secs(DAY * 9 / 10)] {
+        let minted = RateCurve::constant(rate).integral_nano(LedgerTime(0), LedgerTime(micros));
+        assert_eq!(books.free(micros), Amount(i128::try_from(minted).unwrap() * 1_000_000_000));
+    }
+    assert_eq!(books.free(secs(30 * DAY)), Amount::tokens(50_000_000));
+    let never = Books::new(Rate::new(1, Span::from_secs(366 * DAY)), 1).acquires(0, 1);
+    assert!(matches!(never, AcquireOutcome::Granted { .. }));
+}
+
+#[test]
+fn c044_a_hundred_of_a_burst_of_two_hundred_at_once() {
+    let mut books = Books::new(Rate::per_second(10), 200);
+    assert!((0..100).all(|step| matches!(books.acquires(step * 1_000, 1), AcquireOutcome::Granted { .. })));
+    let mut books = Books::new(Rate::per_second(10), 200);
+    assert!((0..10).all(|step| matches!(books.acquires(step * 10_000, 10), AcquireOutcome::Granted { .. })));
+}
+
+#[test]
+fn permits_that_have_ended_do_not_fill_the_queue() {
+    let mut books = Books::new(Rate::per_second(100), 20);
+    let granted = (0..3 * STRICT_MAX as u64).filter(|step| books.uses(step * 10_000, 1)).count();
+    assert_eq!(granted, 3 * STRICT_MAX);
+    assert_eq!(books.settles(secs(30), 1), AcquireOutcome::Ended(Ended::Used), "the newest are remembered");
+}

@@ -1,0 +1,116 @@
+//! The swarm: whole fleets in virtual time under a random part of all faults, one run per seed.
+//!
+//! A run drives the production core through a [`crate::world::World`]. Its workers are as greedy as a limit's worst
+//! enemy: they admit whatever they can as soon as they can, with idle spells in which everything fills up. The judge
+//! looks at every interval; a model of its own looks at what workers really act on after every step.
+//!
+//! The same seed gives the same run, byte for byte. A run is a list of [`Step`]s, and [`shortest`] leaves out those that a
+//! violation doesn't need.
+
+mod fleet;
+mod machine;
+mod plan;
+mod step;
+
+pub use machine::{Kind, Violation};
+pub use step::{Op, Step};
+
+use machine::Machine;
+use tollgate_core::rules::Rules;
+
+/// What a seed's run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What is wrong with it, if anything.
+    pub violation: Option<Violation>,
+    /// The largest share of its bound that any interval used, in millionths.
+    pub peak_over_bound_ppm: u64,
+    /// How much of what it could admit a calm and busy fleet admitted, in millionths.
+    pub utilization_ppm: Option<u64>,
+    /// Everything that was done.
+    pub steps: Vec<Step>,
+    /// The fleet and its faults, for people.
+    pub plan: String,
+}
+
+/// A busy fleet without faults uses at least so much, in millionths.
+const UTILIZATION_LEAST: u64 = 900_000;
+
+/// Plays a seed under `rules`.
+pub fn run(seed: u64, rules: Rules) -> Outcome {
+    let mut run = fleet::play(seed, rules);
+    if let Some(ppm) = run.utilization_ppm.filter(|ppm| *ppm < UTILIZATION_LEAST) {
+        run.machine.note(Kind::Unused, format!("a calm fleet used {ppm} millionths of its limit"));
+    }
+    let worst = run.machine.judge();
+    Outcome {
+        seed,
+        violation: run.machine.found,
+        peak_over_bound_ppm: worst.map_or(0, |verdict| verdict.peak_over_bound_ppm),
+        utilization_ppm: run.utilization_ppm,
+        steps: run.steps,
+        plan: format!("{:?}", run.plan),
+    }
+}
+
+/// Does steps again under `rules`, and says what is wrong.
+pub fn replay(seed: u64, steps: &[Step], rules: Rules) -> Option<Violation> {
+    let mut machine = Machine::new(rules, seed);
+    for step in steps {
+        machine.step(step);
+        if machine.found.is_some() {
+            break;
+        }
+    }
+    machine.judge();
+    machine.found
+}
+
+/// The steps without those that `kind` doesn't need. Tries at most `tries` shorter lists.
+pub fn shortest(seed: u64, steps: &[Step], rules: Rules, kind: Kind, tries: usize) -> Vec<Step> {
+    let shows = |steps: &[Step]| replay(seed, steps, rules).is_some_and(|found| found.kind == kind);
+    let mut steps = steps.to_vec();
+    if !shows(&steps) {
+        return steps;
+    }
+    let (mut size, mut tried) = (steps.len() / 2, 0);
+    while size > 0 && tried < tries {
+        let mut start = 0;
+        while start < steps.len() && tried < tries {
+            let end = (start + size).min(steps.len());
+            let shorter: Vec<Step> = steps[..start].iter().chain(&steps[end..]).cloned().collect();
+            tried += 1;
+            if shows(&shorter) {
+                steps = shorter;
+            } else {
+                start = end;
+            }
+        }
+        size /= 2;
+    }
+    steps
+}
+
+/// Plays `seeds` on all processors. `each` hears of every outcome, in any order; it returns whether to go on.
+pub fn run_all(seeds: std::ops::Range<u64>, rules: Rules, each: impl Fn(Outcome) -> bool + Sync) {
+    let next = std::sync::atomic::AtomicU64::new(seeds.start);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let order = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, order);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    if !each(run(seed, rules)) {
+                        next.store(seeds.end, order);
+                    }
+                }
+            });
+        }
+    });
+}
