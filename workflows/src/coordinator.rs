@@ -33,8 +33,9 @@ use temporalio_common::{RetryPolicy, SignalDefinition, UntypedActivity};
 use temporalio_macros::{workflow, workflow_methods};
 use temporalio_workflow::workflows::{join, join_all, select};
 use temporalio_workflow::{
-    ActivityOptions, CancellableFuture, ContinueAsNewOptions, SignalWorkflowOptions, SyncWorkflowContext, TimerOptions,
-    WaitConditionOptions, WorkflowCancellationToken, WorkflowContext, WorkflowContextView, WorkflowResult,
+    ActivityOptions, CancellableFuture, ContinueAsNewOptions, SignalWorkflowOptions, SyncWorkflowContext,
+    TimerOptions, WaitConditionOptions, WorkflowCancellationToken, WorkflowContext, WorkflowContextView,
+    WorkflowResult,
 };
 use tollgate_core::ledger::strict::{AcquireOutcome, Settle, Stage};
 use tollgate_core::ledger::view::CellView;

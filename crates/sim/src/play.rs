@@ -66,6 +66,7 @@ pub(crate) fn run(
         if options.verbose {
             println!("# seed {}: {}", outcome.seed, outcome.plan);
             outcome.steps.iter().for_each(|step| println!("{step}"));
+            outcome.books.iter().for_each(|line| println!("# {line}"));
         }
         let ends = options.first && outcome.violation.is_some();
         tally.lock().unwrap_or_else(PoisonError::into_inner).add(outcome);

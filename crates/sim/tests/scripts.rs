@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
 
+#[path = "sim/hostile.rs"]
+mod hostile;
+#[path = "sim/swarm.rs"]
+mod swarm;
+
 use std::path::{Path, PathBuf};
 use tollgate_core::rules::Rule;
 use tollgate_sim::script::check_file;

@@ -5,7 +5,7 @@
 
 use super::text;
 use crate::wire::Unreadable;
-use crate::wire::config::{ApplyJson, LimitJson, check_target_rate};
+use crate::wire::config::{ApplyJson, LimitJson, RateJson, check_target_rate};
 use std::collections::{BTreeMap, VecDeque};
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
@@ -394,9 +394,15 @@ impl Plan {
 
     fn set(&mut self, limit: &LimitJson, ramp: Ramp, problems: &mut Problems) {
         let key = CellKey::of(&limit.name);
-        let Ok(rate) = limit.rate.check() else { return };
         let Some(cell) = self.cells.get_mut(&key) else {
-            let mut cell = CellConfig::constant(&limit.name, rate, limit.burst_or_default(), limit.lease());
+            let Some(given) = limit.rate else {
+                let named = format!("limit {}", quoted(&limit.name));
+                problems.add(format!("{named}: rate is missing, a new limit needs one"));
+                return;
+            };
+            let Ok(rate) = given.check() else { return };
+            let mut cell =
+                CellConfig::constant(&limit.name, rate, limit.burst_or_default(given), limit.lease());
             cell.fresh = !limit.moved;
             self.lines.push(described("created", &cell));
             self.cells.insert(key, cell);
@@ -404,8 +410,9 @@ impl Plan {
         };
         let over = text::over(ramp.over);
         let under_way = |end: LedgerTime| ramp.now < end;
-        if cell.rate.target.cmp_value(rate).is_ne()
-            || (under_way(cell.rate.end) && ramp.hurries(cell.rate.end))
+        if let Some(Ok(rate)) = limit.rate.map(RateJson::check)
+            && (cell.rate.target.cmp_value(rate).is_ne()
+                || (under_way(cell.rate.end) && ramp.hurries(cell.rate.end)))
         {
             let from = text::rate(cell.rate.at(ramp.now));
             let instead = match under_way(cell.rate.end) {
@@ -462,7 +469,7 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
     if let Err(error) = check_name("name", &limit.name) {
         problems.add(error);
     }
-    if let Err(error) = limit.rate.check() {
+    if let Some(Err(error)) = limit.rate.map(RateJson::check) {
         problems.add(format!("{named}: {error}"));
     }
     if let Some(Err(error)) = limit.burst.map(check_burst) {

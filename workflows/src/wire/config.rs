@@ -4,9 +4,7 @@ use super::Unreadable;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
-use tollgate_core::limit::{
-    CellConfig, CellKey, Version, check_burst, check_label, check_lease, check_name, check_ramp, check_rate,
-};
+use tollgate_core::limit::{CellConfig, CellKey, Version, check_label, check_name, check_ramp, check_rate};
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How long a change ramps when it doesn't say.
@@ -45,8 +43,9 @@ impl RateJson {
 pub struct LimitJson {
     /// Its name.
     pub name: String,
-    /// Tokens per time.
-    pub rate: RateJson,
+    /// Tokens per time. If missing: an existing limit keeps its rate, with the ramp that it is on; a new one needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateJson>,
     /// The most tokens used at once. If missing: an existing limit keeps its burst; a new one gets what the rate brings in
     /// one second, at least one, or the whole count for periods of a minute and more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,21 +59,9 @@ pub struct LimitJson {
 }
 
 impl LimitJson {
-    /// Checks every field.
-    ///
-    /// # Errors
-    /// [`Unreadable`] naming the limit and the field.
-    pub fn check(&self) -> Result<(), Unreadable> {
-        check_name("name", &self.name)?;
-        let of = |error: Unreadable| Unreadable::of(&format!("limit {:?}", self.name), error);
-        self.rate.check().map_err(of)?;
-        check_burst(self.burst_or_default()).map_err(|error| of(error.into()))?;
-        check_lease(self.lease()).map_err(|error| of(error.into()))
-    }
-
-    /// The burst, given or by default; never below one when the rate isn't zero.
-    pub fn burst_or_default(&self) -> u64 {
-        self.burst.unwrap_or_else(|| default_burst(self.rate))
+    /// The burst of a new limit with this rate, given or by default; never below one when the rate isn't zero.
+    pub fn burst_or_default(&self, rate: RateJson) -> u64 {
+        self.burst.unwrap_or_else(|| default_burst(rate))
     }
 
     /// The lease, given or by default.

@@ -38,8 +38,9 @@ impl Batch {
     /// # Errors
     /// When it can't be read or isn't a batch; the error names line, field, value and what is allowed.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("--input {}: give a file with one JSON object a line", path.display()))?;
+        let text = fs::read_to_string(path).with_context(|| {
+            format!("--input {}: give a file with one JSON object a line", path.display())
+        })?;
         Self::parse(&text).with_context(|| format!("--input {}", path.display()))
     }
 

@@ -137,11 +137,20 @@ fn bar(admitted: u64, limit: f64) -> String {
         clippy::cast_sign_loss,
         reason = "a picture"
     )]
-    let (filled, mark, width) =
-        ((admitted as f64 / limit.max(1.0) * BAR_CHARS / 2.0).round() as usize, (BAR_CHARS / 2.0) as usize, BAR_CHARS as usize);
+    let (filled, mark, width) = (
+        (admitted as f64 / limit.max(1.0) * BAR_CHARS / 2.0).round() as usize,
+        (BAR_CHARS / 2.0) as usize,
+        BAR_CHARS as usize,
+    );
     let cell = |index: usize| match (index == mark, index < filled) {
         (true, _) => '|',
-        (false, true) => if index < mark { '=' } else { '!' },
+        (false, true) => {
+            if index < mark {
+                '='
+            } else {
+                '!'
+            }
+        }
         (false, false) => ' ',
     };
     let more = if filled > width { '>' } else { ' ' };
@@ -160,6 +169,9 @@ mod tests {
         assert!(bar(500, 50.0).ends_with('>'));
         let counts = Counts { admitted: 9, completed: 7, rejected: 2 };
         let line = line(Duration::from_millis(1_500), 25, 50.0, counts, Some(100));
-        assert!(line.starts_with("  1.5 s    25/s of   50 ====") && line.ends_with("done 7/100  429s 2"), "{line}");
+        assert!(
+            line.starts_with("  1.5 s    25/s of   50 ====") && line.ends_with("done 7/100  429s 2"),
+            "{line}"
+        );
     }
 }

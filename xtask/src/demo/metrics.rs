@@ -144,7 +144,9 @@ pub fn reclaim_seconds(
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut events: Vec<(u64, &str, u64)> = leases
         .iter()
-        .flat_map(|(worker, leases)| leases.iter().map(|lease| (lease.at_ns, worker.as_str(), lease.share_ppb)))
+        .flat_map(|(worker, leases)| {
+            leases.iter().map(|lease| (lease.at_ns, worker.as_str(), lease.share_ppb))
+        })
         .collect();
     events.sort_unstable();
     let (before, after) = events.split_at(events.partition_point(|(at, ..)| *at <= kill_ns));
@@ -287,7 +289,8 @@ mod tests {
         let (kill, end) = (5 * SECOND_NS, 9 * SECOND_NS);
         assert!((zero_grant_seconds(&admissions, kill, end) - 1.12).abs() < 1e-9);
         assert!(zero_grant_seconds(&steady(0, 9_000, 900), kill, end) < f64::EPSILON);
-        let log = leases(&[("a", &[(4_900, 20), (6_500, 20)]), ("b", &[(4_800, 20), (7_000, 20), (8_800, 20)])]);
+        let log =
+            leases(&[("a", &[(4_900, 20), (6_500, 20)]), ("b", &[(4_800, 20), (7_000, 20), (8_800, 20)])]);
         assert!((heartbeat_gap_seconds(&log, kill, end) - 1.8).abs() < 1e-9);
         assert!((heartbeat_gap_seconds(&leases(&[]), kill, end) - 4.0).abs() < 1e-9);
     }

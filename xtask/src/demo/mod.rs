@@ -170,7 +170,11 @@ impl Demo<'_> {
     }
 
     fn rate_max(&self) -> u32 {
-        if self.plan.ramp.is_some() { self.options.rate.saturating_mul(RAMP_FACTOR) } else { self.options.rate }
+        if self.plan.ramp.is_some() {
+            self.options.rate.saturating_mul(RAMP_FACTOR)
+        } else {
+            self.options.rate
+        }
     }
 
     fn downstream(&self, stage: &Stage, run: &str) -> Result<Downstream> {
@@ -210,12 +214,16 @@ impl Demo<'_> {
     fn baseline(&self, stage: &Stage) -> Result<Baseline> {
         let run = "baseline";
         let (rate, burst) = (self.options.rate, self.options.burst);
-        println!("\nwithout tollgate, for {} s: each worker keeps to {rate}/s by itself", BASELINE_LENGTH.as_secs());
+        println!(
+            "\nwithout tollgate, for {} s: each worker keeps to {rate}/s by itself",
+            BASELINE_LENGTH.as_secs()
+        );
         let downstream = self.downstream(stage, run)?;
         let own = self.fleet_settings(&downstream);
         let settings = FleetSettings { local_only: Some((rate, burst)), ..own };
         let fleet = stage.fleet(run, &settings)?;
-        let calls = u64::from(settings.workers) * (u64::from(rate) * (BASELINE_LENGTH.as_secs() + 2) + u64::from(burst));
+        let calls = u64::from(settings.workers)
+            * (u64::from(rate) * (BASELINE_LENGTH.as_secs() + 2) + u64::from(burst));
         let batch = self.start_batch(stage, run, calls, &settings)?;
         let names = fleet.names(settings.workers);
         let mut live = Live::new(&fleet.notes, &names, None);
@@ -350,7 +358,9 @@ impl Demo<'_> {
             utilization: metrics::utilization(&admissions, &limit.rate),
             baseline,
             ramp: RampFigures {
-                max_error: events.ramp.and_then(|ramp| metrics::ramp_max_error(&admissions, &limit.rate, ramp)),
+                max_error: events
+                    .ramp
+                    .and_then(|ramp| metrics::ramp_max_error(&admissions, &limit.rate, ramp)),
             },
             killed_worker: KilledWorker {
                 reclaim_seconds: events.killed_worker.as_ref().and_then(|(worker, at)| {

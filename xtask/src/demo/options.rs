@@ -88,7 +88,10 @@ impl FromStr for DownstreamUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let Some(rest) = text.strip_prefix("http://") else {
-            return Err("start it with http:// (the demo's workers have no TLS), as in http://127.0.0.1:8080".to_owned());
+            return Err(
+                "start it with http:// (the demo's workers have no TLS), as in http://127.0.0.1:8080"
+                    .to_owned(),
+            );
         };
         if rest.contains(['?', '#']) || rest.contains(char::is_whitespace) {
             return Err("leave out spaces, queries and fragments: paths of the batch are appended".to_owned());
@@ -143,7 +146,15 @@ mod tests {
 
     #[test]
     fn a_downstream_url_that_a_path_cannot_be_appended_to_is_refused() {
-        for bad in ["127.0.0.1:80", "ftp://host", "https://host", "http://", "http:///x", "http://h?x=1", "http://h o"] {
+        for bad in [
+            "127.0.0.1:80",
+            "ftp://host",
+            "https://host",
+            "http://",
+            "http:///x",
+            "http://h?x=1",
+            "http://h o",
+        ] {
             assert!(bad.parse::<DownstreamUrl>().is_err(), "{bad}");
         }
         assert_eq!("http://h:1/base/".parse::<DownstreamUrl>().unwrap().as_str(), "http://h:1/base");

@@ -114,10 +114,20 @@ impl Outcome {
             at_least("utilization, kills included", self.utilization, UTILIZATION_MIN),
         ];
         if parts.baseline {
-            checks.push(above("without tollgate: peak over bound", baseline.peak_over_bound, BASELINE_PEAK_MIN));
+            checks.push(above(
+                "without tollgate: peak over bound",
+                baseline.peak_over_bound,
+                BASELINE_PEAK_MIN,
+            ));
         }
         if parts.ramp {
-            checks.push(at_most("ramp: largest error, 3 s windows", self.ramp.max_error, RAMP_ERROR_MAX, 3, ""));
+            checks.push(at_most(
+                "ramp: largest error, 3 s windows",
+                self.ramp.max_error,
+                RAMP_ERROR_MAX,
+                3,
+                "",
+            ));
         }
         if parts.kill_worker {
             let reclaim = self.killed_worker.reclaim_seconds;
@@ -217,7 +227,10 @@ mod tests {
             baseline: Baseline { rejected_by_downstream: Some(700), peak_over_bound: Some(4.0) },
             ramp: RampFigures { max_error: Some(0.05) },
             killed_worker: KilledWorker { reclaim_seconds: Some(9.5) },
-            coordinator_kill: CoordinatorKill { zero_grant_seconds: Some(0.0), heartbeat_gap_seconds: Some(1.4) },
+            coordinator_kill: CoordinatorKill {
+                zero_grant_seconds: Some(0.0),
+                heartbeat_gap_seconds: Some(1.4),
+            },
         }
     }
 
@@ -256,7 +269,9 @@ mod tests {
     fn the_table_shows_measured_and_wanted_side_by_side() {
         let text = table(&Outcome { completed: 5_999, ..good() }.checks(ALL));
         let line = |part: &str| text.lines().find(|line| line.contains(part)).unwrap().to_owned();
-        assert!(line("calls completed").ends_with("FAILED") && line("calls completed").contains("5999  6000"));
+        assert!(
+            line("calls completed").ends_with("FAILED") && line("calls completed").contains("5999  6000")
+        );
         assert!(line("share back").contains("9.50 s  at most 10.08 s") && line("share back").ends_with("ok"));
     }
 }

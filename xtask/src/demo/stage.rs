@@ -59,12 +59,16 @@ pub struct Programs {
 pub fn build(workspace: &Workspace) -> Result<Programs> {
     let mut command = workspace.cargo();
     // The whole workspace, so that cargo chooses the same features as for the tests and builds nothing twice.
-    command.args(["build", "--workspace", "--bins", "--examples", "--message-format", "json-render-diagnostics"]);
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cargo does not run")?;
+    command.args([
+        "build",
+        "--workspace",
+        "--bins",
+        "--examples",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cargo does not run")?;
     if !output.status.success() {
         bail!("the demo's programs do not build ({}); see the errors above", output.status);
     }
@@ -86,7 +90,9 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     }
     let built = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     let mut built = built.filter(|message| message.reason == "compiler-artifact");
-    built.find_map(|message| message.executable.filter(|_| message.target.is_some_and(|target| target.name == name)))
+    built.find_map(|message| {
+        message.executable.filter(|_| message.target.is_some_and(|target| target.name == name))
+    })
 }
 
 /// A Temporal server, a coordinator host, and what is needed to start more.
@@ -258,7 +264,9 @@ impl Stage {
     /// When the Temporal CLI fails.
     pub fn end_workflows(&self, run: &str) -> Result<()> {
         let mut command = self.command(&self.temporal_cli);
-        let query = format!("WorkflowType=\"demo.batch\" AND TaskQueue=\"demo-batch-{run}\" AND ExecutionStatus=\"Running\"");
+        let query = format!(
+            "WorkflowType=\"demo.batch\" AND TaskQueue=\"demo-batch-{run}\" AND ExecutionStatus=\"Running\""
+        );
         command.args(["workflow", "terminate", "--yes", "--reason", "the run is over", "--query", &query]);
         self.finish("end-workflows", command).map(drop)
     }
@@ -361,7 +369,12 @@ pub fn check(process: &Process) -> Result<()> {
     }
 }
 
-fn spawn_host(supervisor: &Supervisor, programs: &Programs, address: &str, config_file: &Path) -> Result<Process> {
+fn spawn_host(
+    supervisor: &Supervisor,
+    programs: &Programs,
+    address: &str,
+    config_file: &Path,
+) -> Result<Process> {
     let mut command = temporal_command(&programs.tollgate, address, config_file);
     command.arg("serve");
     supervisor.spawn("host", command)

@@ -98,41 +98,24 @@ fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
     under_way.collect::<Vec<_>>().join("; ")
 }
 
-/// The limit as it is sent: the server keeps the burst and the lease that aren't given, a rate is always wanted.
+/// The limit as it is sent: the server keeps what isn't given.
 fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
     let key = CellKey::of(&wanted.name);
-    let is_it = |limit: &&ConfiguredLimitJson| {
+    let is_it = |limit: &ConfiguredLimitJson| {
         limit.limit == key.limit && limit.meter == key.meter && limit.tier == key.tier
     };
-    let rate = match (wanted.rate, config.limits.iter().find(is_it)) {
-        (Some(rate), _) => rate,
-        (None, Some(found)) => whole_rate(found)?,
-        (None, None) => {
-            let name = &wanted.name;
-            return Err(Failure::Failed(format!(
-                "limit {name:?} doesn't exist yet: --rate is needed to create it"
-            )));
-        }
-    };
+    if wanted.rate.is_none() && !config.limits.iter().any(is_it) {
+        let name = &wanted.name;
+        let problem = format!("limit {name:?} doesn't exist yet: --rate is needed to create it");
+        return Err(Failure::Failed(problem));
+    }
     Ok(LimitJson {
         name: wanted.name.clone(),
-        rate,
+        rate: wanted.rate,
         burst: wanted.burst,
         lease_ms: wanted.lease.map(Span::millis),
         moved: wanted.moved,
     })
-}
-
-/// The rate that a limit has, where it can be stated: a ramp that was stopped may have left it between whole tokens.
-fn whole_rate(limit: &ConfiguredLimitJson) -> Result<RateJson, Failure> {
-    let rate = limit.rate;
-    if !rate.micro_tokens.is_multiple_of(1_000_000) || !rate.period_us.is_multiple_of(1_000) {
-        return Err(Failure::Failed(format!(
-            "limit {:?} is at {} since its ramp was stopped, which is no whole rate: give --rate too",
-            limit.limit, limit.rate_text
-        )));
-    }
-    Ok(RateJson { count: rate.micro_tokens / 1_000_000, period_ms: rate.period_us / 1_000 })
 }
 
 fn base(change: &Change) -> ApplyJson {
@@ -251,18 +234,14 @@ mod tests {
     #[test]
     fn what_is_not_given_is_left_to_what_is_there() {
         let sent = merge(&config(), &LimitSet { burst: Some(20), ..wanted("a") }).unwrap();
-        assert_eq!((sent.rate.count, sent.rate.period_ms), (50, 1_000));
-        assert_eq!((sent.burst, sent.lease_ms), (Some(20), None));
+        assert_eq!((sent.rate, sent.burst, sent.lease_ms), (None, Some(20), None));
         let rate = RateJson { count: 9, period_ms: 60_000 };
-        assert_eq!(merge(&config(), &LimitSet { rate: Some(rate), ..wanted("b") }).unwrap().rate, rate);
-    }
-
-    #[test]
-    fn a_rate_that_cannot_be_kept_must_be_given() {
-        let error = merge(&config(), &wanted("c")).unwrap_err();
-        assert_eq!(error.to_string(), "limit \"c\" doesn't exist yet: --rate is needed to create it");
-        let error = merge(&config(), &wanted("b")).unwrap_err().to_string();
-        assert!(error.contains("73.216549/s") && error.contains("give --rate"), "{error}");
+        assert_eq!(
+            merge(&config(), &LimitSet { rate: Some(rate), ..wanted("new") }).unwrap().rate,
+            Some(rate)
+        );
+        let error = merge(&config(), &wanted("new")).unwrap_err().to_string();
+        assert!(error.contains("--rate is needed"), "{error}");
     }
 
     #[test]

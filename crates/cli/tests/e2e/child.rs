@@ -59,7 +59,8 @@ impl Child {
             }
         }
         guarded.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut guard = guarded.spawn().unwrap_or_else(|error| panic!("{name}: can't start /bin/sh: {error}"));
+        let mut guard =
+            guarded.spawn().unwrap_or_else(|error| panic!("{name}: can't start /bin/sh: {error}"));
         let output = Arc::<Output>::default();
         read_lines(guard.stdout.take().unwrap(), Arc::clone(&output), true);
         read_lines(guard.stderr.take().unwrap(), Arc::clone(&output), false);

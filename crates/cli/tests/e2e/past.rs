@@ -26,6 +26,14 @@ impl Run {
         }
     }
 
+    /// The events at which workflow tasks started: where a reset may lead to.
+    pub(crate) fn task_starts(&self) -> Vec<i64> {
+        let is_start = |event: &&HistoryEvent| {
+            matches!(event.attributes, Some(Attributes::WorkflowTaskStartedEventAttributes(_)))
+        };
+        self.events.iter().filter(is_start).map(|event| event.event_id).collect()
+    }
+
     /// Causes and texts of failed workflow tasks.
     pub(crate) fn failures(&self) -> Vec<(WorkflowTaskFailedCause, String)> {
         let of = |event: &HistoryEvent| match event.attributes.as_ref()? {

@@ -315,7 +315,8 @@ fn find_cli() -> PathBuf {
         return named;
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join("temporal")).find(|file| file.is_file());
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join("temporal")).find(|file| file.is_file());
     found.unwrap_or_else(|| {
         panic!(
             "these tests need a Temporal CLI: run them by `cargo xtask test`, which gets one, or set {CLI_VARIABLE} to \

@@ -451,7 +451,13 @@ impl Cell {
 
     /// In recovery: at most what this very request claims, so that work goes on without anything new being lent.
     /// `before` is what counted until then, by earlier claims.
-    fn confirm(&self, holder: Holder, report: &CellReport, turn: &Turn, before: (Share, Amount)) -> LeaseTerms {
+    fn confirm(
+        &self,
+        holder: Holder,
+        report: &CellReport,
+        turn: &Turn,
+        before: (Share, Amount),
+    ) -> LeaseTerms {
         let mut share = report.acting.map_or(Share::ZERO, |acting| acting.share);
         let mut cap = report.acting.map_or(Amount::ZERO, |acting| acting.cap).at_least_zero();
         if !turn.rules.keeps(Rule::ConfirmOnlyClaim) {
@@ -460,7 +466,8 @@ impl Cell {
         }
         // Claims made before the burst was cut add up to more than it: whoever comes first keeps what there is room for.
         let burst = self.burst_for_lease(turn);
-        let own = self.holders.get(&holder).map_or(Amount::ZERO, |own| own.counted_at(turn.now, turn.rules).1);
+        let own =
+            self.holders.get(&holder).map_or(Amount::ZERO, |own| own.counted_at(turn.now, turn.rules).1);
         let room = burst - (self.out(turn.now, turn.rules).cap - own);
         let cap = cap.min(room.at_least_zero()).floor_to_milli();
         let due = self.recovering_until.map(|until| until.since(turn.now));

@@ -37,7 +37,12 @@ enum Event {
     Work(usize),
     Mode(usize),
     /// A message arrives, as far as nothing stands in between.
-    Arrive { worker: usize, seq: u64, up: bool, tries: u32 },
+    Arrive {
+        worker: usize,
+        seq: u64,
+        up: bool,
+        tries: u32,
+    },
     Fault,
     StrictWork,
     Ledger,
@@ -277,10 +282,7 @@ impl Run {
     }
 
     fn cell_count(&self, worker: usize) -> usize {
-        self.machine
-            .world
-            .worker(&self.players[worker].name)
-            .map_or(0, |worker| worker.client.cells().len())
+        self.machine.world.worker(&self.players[worker].name).map_or(0, |worker| worker.client.cells().len())
     }
 
     fn change_mode(&mut self, worker: usize) {
@@ -661,7 +663,11 @@ impl Run {
             Fault::Ramp => {
                 let over = Span(SECOND + self.rng.below(4 * self.lease()));
                 let count = pick(&mut self.rng, &[0, rate / 10, rate / 4, rate, 2 * rate, 5 * rate]);
-                let base = if self.rng.chance(1, 4) { RateCurve::constant(config.rate.at(ledger_now)) } else { config.rate };
+                let base = if self.rng.chance(1, 4) {
+                    RateCurve::constant(config.rate.at(ledger_now))
+                } else {
+                    config.rate
+                };
                 config.rate = base.ramp_to(Rate::per_second(count), ledger_now, over);
             }
             _ => {
@@ -772,7 +778,8 @@ impl Run {
         let seconds = self.now / SECOND;
         let per_limit = self.plan.rate * seconds + self.plan.burst;
         let could = per_limit * self.cells.len() as u64;
-        self.utilization_ppm = Some(u64::try_from(u128::from(admitted) * 1_000_000 / u128::from(could.max(1))).unwrap_or(0));
+        self.utilization_ppm =
+            Some(u64::try_from(u128::from(admitted) * 1_000_000 / u128::from(could.max(1))).unwrap_or(0));
     }
 }
 

@@ -7,8 +7,8 @@ use crate::world::{Delivered, State, Up, World};
 use std::collections::BTreeMap;
 use tollgate_core::bucket::Level as _;
 use tollgate_core::curve::BurstCurve;
-use tollgate_core::ledger::strict::{AcquireOutcome, Settle};
 use tollgate_core::ledger::Input;
+use tollgate_core::ledger::strict::{AcquireOutcome, Settle};
 use tollgate_core::limit::{CellConfig, CellKey, counted};
 use tollgate_core::message::{Acting, CellOutcome, CellReport, Request};
 use tollgate_core::rules::Rules;
@@ -104,10 +104,7 @@ impl Machine {
         if !self.owed.is_empty() {
             self.settle_debts();
         }
-        let quiet = matches!(
-            step.op,
-            Op::Spend { .. } | Op::Want { .. } | Op::Ask { .. } | Op::Use { .. }
-        );
+        let quiet = matches!(step.op, Op::Spend { .. } | Op::Want { .. } | Op::Ask { .. } | Op::Use { .. });
         if !quiet && self.found.is_none() {
             self.check();
         }
@@ -287,11 +284,8 @@ impl Machine {
     fn report(&self, name: &str) -> Option<Request> {
         let worker = self.world.worker(name).ok()?;
         let cells = worker.client.cells().iter().map(|cell| {
-            let acting = cell.mint().held().map(|held| Acting {
-                name: held.name,
-                share: held.share,
-                cap: held.cap,
-            });
+            let acting =
+                cell.mint().held().map(|held| Acting { name: held.name, share: held.share, cap: held.cap });
             CellReport {
                 key: cell.key().clone(),
                 borrowed: cell.is_borrowed(),
@@ -454,7 +448,8 @@ impl Machine {
                 let Some(held) = cell.mint().held().filter(|_| cell.mint().is_alive(at)) else { continue };
                 let (lease, left) = (held.name, held.expires.since(at.boot).millis());
                 let (share, cap) = (held.share, held.cap);
-                text += &format!("; {name} {}.{} share {share} cap {cap} for {left} ms", lease.epoch, lease.seq);
+                text +=
+                    &format!("; {name} {}.{} share {share} cap {cap} for {left} ms", lease.epoch, lease.seq);
             }
         }
         text
@@ -462,7 +457,7 @@ impl Machine {
 
     /// Tokens beyond the bound that the stated assumptions allow, in millionths: a step of the server's clock brings as
     /// much as the rate does in that time, and a debt counts when it is paid.
-    fn allowance_micro(&self) -> i128 {
+    pub(super) fn allowance_micro(&self) -> i128 {
         let stepped = u128::from(self.clock_steps) * u128::from(self.rate_max_micro) / 1_000_000;
         i128::try_from(stepped).unwrap_or(i128::MAX) + i128::from(self.debt_max) * 1_000_000
     }
@@ -474,7 +469,8 @@ impl Machine {
         for (key, verdict) in self.world.verdicts() {
             if verdict.exceeded
                 && (allowance == 0 || verdict.excess_micro > allowance)
-                && !self.is(Kind::Bound) {
+                && !self.is(Kind::Bound)
+            {
                 let what = crate::script::show::verdict(&key.to_string(), &verdict);
                 // The guarantee itself outweighs whatever else was seen.
                 self.found = Some(Violation { kind: Kind::Bound, at: verdict.to, what });

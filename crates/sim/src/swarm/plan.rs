@@ -164,7 +164,13 @@ impl Plan {
             length,
             heals: !calm && rng.chance(1, 3),
             calm,
-            gap: if long { gap.max(50_000) } else { gap },
+            gap: if long {
+                gap.max(50_000)
+            } else if calm {
+                gap / 4
+            } else {
+                gap
+            },
             idles: !calm && rng.chance(2, 3),
             faults,
         }

@@ -20,37 +20,109 @@ pub struct Step {
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the variants are the commands of scripts, see crate::script::command")]
 pub enum Op {
-    Configure { cells: Vec<CellConfig>, version: Option<Version> },
-    AddWorker { name: String, ppm: i64, wall: i64 },
-    Borrow { name: String, key: CellKey },
-    Want { name: String, cell: usize, waiting: u64, largest: u64, asked: u64 },
-    Ask { name: String },
-    Deliver { name: String, seq: u64, keep: bool, up: bool },
+    Configure {
+        cells: Vec<CellConfig>,
+        version: Option<Version>,
+    },
+    AddWorker {
+        name: String,
+        ppm: i64,
+        wall: i64,
+    },
+    Borrow {
+        name: String,
+        key: CellKey,
+    },
+    Want {
+        name: String,
+        cell: usize,
+        waiting: u64,
+        largest: u64,
+        asked: u64,
+    },
+    Ask {
+        name: String,
+    },
+    Deliver {
+        name: String,
+        seq: u64,
+        keep: bool,
+        up: bool,
+    },
     /// The worker's usage and lease as they are now, as a report under its newest seq.
-    Report { name: String },
+    Report {
+        name: String,
+    },
     /// Everything there is when `tokens` is `None`.
-    Spend { name: String, cell: usize, tokens: Option<u64>, pause: Span },
-    Give { name: String, cell: usize, tokens: u64 },
-    Refund { name: String, cell: usize, tokens: u64, charged: u64 },
-    Overdraw { name: String, cell: usize, tokens: u64 },
-    Pause { name: String },
-    Suspend { name: String, clock_stops: bool },
-    Resume { name: String },
-    Wall { name: String, by: i64 },
-    Crash { name: String },
-    Restart { name: String },
-    Fork { name: String, copy: String },
-    Revoke { name: String },
-    Evict { name: String },
+    Spend {
+        name: String,
+        cell: usize,
+        tokens: Option<u64>,
+        pause: Span,
+    },
+    Give {
+        name: String,
+        cell: usize,
+        tokens: u64,
+    },
+    Refund {
+        name: String,
+        cell: usize,
+        tokens: u64,
+        charged: u64,
+    },
+    Overdraw {
+        name: String,
+        cell: usize,
+        tokens: u64,
+    },
+    Pause {
+        name: String,
+    },
+    Suspend {
+        name: String,
+        clock_stops: bool,
+    },
+    Resume {
+        name: String,
+    },
+    Wall {
+        name: String,
+        by: i64,
+    },
+    Crash {
+        name: String,
+    },
+    Restart {
+        name: String,
+    },
+    Fork {
+        name: String,
+        copy: String,
+    },
+    Revoke {
+        name: String,
+    },
+    Evict {
+        name: String,
+    },
     Acquire(Acquire),
-    Use { id: String },
-    Settle { id: String, key: CellKey, used: u64 },
+    Use {
+        id: String,
+    },
+    Settle {
+        id: String,
+        key: CellKey,
+        used: u64,
+    },
     LedgerUp(bool),
     Tick,
     Snapshot,
     Reset,
     Amnesia,
-    StepClock { by: i64 },
+    StepClock {
+        by: i64,
+    },
 }
 
 impl fmt::Display for Step {
@@ -150,4 +222,3 @@ pub(super) fn shares(sum: u64) -> String {
     let permille = sum / (u64::from(Share::ONE.ppb()) / 1_000);
     format!("{}.{:03}", permille / 1_000, permille % 1_000)
 }
-

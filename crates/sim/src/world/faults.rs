@@ -43,9 +43,7 @@ impl World {
         if worker.state == State::Crashed {
             return Err(Failure::NotRunning(State::Crashed));
         }
-        if worker.state == State::Suspended {
-            worker.boot.start(now);
-        }
+        worker.boot.start(now);
         worker.state = State::Running;
         Ok(())
     }

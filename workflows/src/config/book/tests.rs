@@ -37,6 +37,21 @@ fn problems(book: &mut Book, json: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_rate_that_is_not_given_stays_with_its_ramp_and_a_new_limit_needs_one() {
+    let mut book = book();
+    book.apply(at(0), &set(r#"{"name":"api","rate":{"count":50},"burst":16}"#)).unwrap();
+    book.apply(at(0), &change(r#"{"ramp_ms":60000,"set":[{"name":"api","rate":{"count":100}}]}"#)).unwrap();
+    let ramp = api(&book).rate;
+    let changes = book
+        .apply(at(10_000), &change(r#"{"ramp_ms":0,"set":[{"name":"api","burst":20}]}"#))
+        .unwrap()
+        .changes;
+    assert_eq!((changes.len(), api(&book).rate), (1, ramp));
+    let problems = book.apply(at(10_000), &set(r#"{"name":"new"}"#)).unwrap_err();
+    assert_eq!(problems, ["limit \"new\": rate is missing, a new limit needs one"]);
+}
+
+#[test]
 fn a_change_ramps_linearly_and_a_new_limit_begins_at_once() {
     let mut book = book();
     let applied = book

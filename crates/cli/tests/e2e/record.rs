@@ -1,0 +1,90 @@
+//! Records the histories that tests of the workflows replay. Run by `cargo xtask record-history`.
+
+use crate::fleet::Worker;
+use crate::world::{Server, World, eventually, run};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_workflows::wire;
+
+/// The variable that names the folder for the histories.
+const FOLDER_VARIABLE: &str = "TOLLGATE_RECORD_HISTORIES";
+
+#[test]
+#[ignore = "writes files: `cargo xtask record-history`"]
+fn record_histories() {
+    let folder =
+        PathBuf::from(std::env::var_os(FOLDER_VARIABLE).expect("set TOLLGATE_RECORD_HISTORIES to a folder"));
+    // Short runs, so that a small file has a continue-as-new in it.
+    let server = Server::start(&[], &["limit.historyCount.suggestContinueAsNew=110"]);
+    run(async {
+        let world = World::with(server, "recorded").await;
+        let _host = world.host();
+        let (config, coordinator) = (world.config(), world.coordinator());
+        world.tollgate_ok(&[
+            "limit", "set", "api", "--rate", "100/s", "--burst", "20", "--actor", "ann", "--reason", "first",
+        ]);
+        world.tollgate_ok(&["limit", "set", "slow", "--rate", "2/s", "--burst", "2", "--actor", "ann"]);
+        world.status_when("both limits arrive", |status| status.limits.len() == 2).await;
+        let mut workers: Vec<Worker> = (1..3).map(|number| Worker::new(&world, number, "api")).collect();
+        for worker in &mut workers {
+            worker.beat().await;
+        }
+        world.tollgate_ok(&[
+            "limit", "set", "api", "--rate", "50/s", "--burst", "10", "--ramp", "3s", "--actor", "bob",
+        ]);
+        for n in 0..4 {
+            let permit = json!({"id": format!("p{n}"), "client": "c", "limit": "slow"});
+            world.signal(&coordinator, "lease", wire::write(&permit)).await;
+            workers[n % 2].beat().await;
+        }
+        world
+            .signal(&coordinator, "report", wire::write(&json!({"id": "p0", "limit": "slow", "used": 1})))
+            .await;
+        world.signal(&coordinator, "lease", wire::payload("json/plain", b"{nope".to_vec())).await;
+        world
+            .update(&coordinator, "acquire", &json!({"id": "u", "client": "c", "limit": "slow"}))
+            .await
+            .unwrap();
+        world.update(&coordinator, "heartbeat", &json!({"incarnation": "x", "seq": 1})).await.unwrap_err();
+        world.tollgate_ok(&["limit", "abort-ramp", "api", "--actor", "bob"]);
+        eventually("a second run", Duration::from_secs(60), async || {
+            for worker in &mut workers {
+                worker.beat().await;
+            }
+            let runs = world.status().await.runs;
+            if runs > 0 { Ok(()) } else { Err(format!("{runs}")) }
+        })
+        .await;
+        for _ in 0..5 {
+            for worker in &mut workers {
+                worker.beat().await;
+            }
+        }
+        world.signal(&coordinator, "evict", wire::write(&json!({"worker": "worker-1"}))).await;
+        workers[0].beat().await;
+        let gone = workers[1].request();
+        world.signal(&coordinator, "revoke", wire::write(&gone)).await;
+
+        world.tollgate_ok(&["limit", "set", "api", "--rate", "70/s", "--dry-run", "--actor", "ann"]);
+        let refused =
+            json!({"set": [{"name": "a", "rate": {"count": 1}}, {"name": "a", "rate": {"count": 2}}]});
+        world.update(&config, "apply", &refused).await.unwrap();
+        world.signal(&config, "update_config", wire::write(&refused)).await;
+        world.signal(&config, "update_config", wire::payload("json/plain", b"{nope".to_vec())).await;
+        world.tollgate_ok(&["limit", "rm", "slow", "--actor", "ann", "--reason", "last"]);
+        eventually("all has arrived", Duration::from_secs(30), async || {
+            let seen = world.query(&config, "config", &Value::Null).await;
+            if seen["coordinator"]["is_current"] == json!(true) { Ok(()) } else { Err(seen.to_string()) }
+        })
+        .await;
+        for (id, name) in [(&coordinator, "coordinator"), (&config, "config")] {
+            for (index, run) in world.healthy_runs(id).await.iter().enumerate() {
+                let json = world.history_json(id, &run.id).await;
+                let file = folder.join(format!("{name}-{}.json", index + 1));
+                println!("{}: {} events, {} bytes", file.display(), run.events.len(), json.len());
+                std::fs::write(file, json).unwrap();
+            }
+        }
+    });
+}

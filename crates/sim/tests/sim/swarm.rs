@@ -1,0 +1,45 @@
+//! The swarm: seeds that found something once, and fresh ones.
+
+use tollgate_core::rules::{Rule, Rules};
+use tollgate_sim::swarm::{self, Outcome};
+
+fn expect_right(outcome: &Outcome) {
+    if let Some(violation) = &outcome.violation {
+        let seed = outcome.seed;
+        panic!("seed {seed}: {violation:?}\n  cargo run -p tollgate-sim -- run --seed {seed} --shrink");
+    }
+}
+
+#[test]
+fn seeds_that_found_something_stay_right() {
+    for line in include_str!("../corpus.txt").lines().filter(|line| !line.starts_with('#')) {
+        let seed = line.split_whitespace().next().unwrap().parse().unwrap();
+        expect_right(&swarm::run(seed, Rules::ALL));
+    }
+}
+
+#[test]
+fn fresh_fleets_keep_their_limits_under_any_fault() {
+    swarm::run_all(1_000_000..1_000_300, Rules::ALL, |outcome| {
+        expect_right(&outcome);
+        true
+    });
+}
+
+#[test]
+fn a_seed_gives_the_same_run_every_time() {
+    for seed in 0..10 {
+        let steps = |outcome: &Outcome| outcome.steps.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let (one, other) = (swarm::run(seed, Rules::ALL), swarm::run(seed, Rules::ALL));
+        assert_eq!(steps(&one), steps(&other));
+        assert_eq!(one.books, other.books);
+    }
+}
+
+#[test]
+fn wide_holes_are_found_at_once() {
+    for rule in [Rule::LowerOnAcknowledgement, Rule::RecoverWithoutMemory, Rule::EvictionWaits] {
+        let found = (0..100).any(|seed| swarm::run(seed, Rules::without(rule)).violation.is_some());
+        assert!(found, "{}", rule.name());
+    }
+}
