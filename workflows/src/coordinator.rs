@@ -46,8 +46,10 @@ use tollgate_core::units::{LedgerTime, Span};
 
 /// The state's encoding in the input of a continued run.
 pub const STATE_ENCODING: &str = "binary/protobuf";
-/// Continue as new above this many events: below the server's suggestion at 4,096, so that a burst still fits.
-const HISTORY_EVENTS_MAX: u32 = 3_500;
+/// Continue as new above this many events. A host that takes over after a kill replays all of them before it answers
+/// anybody, and must be done well within the workflow task timeout of 2 s: 1,250 events take half a second in a debug
+/// build on a busy machine. The server suggests it at 4,096.
+const HISTORY_EVENTS_MAX: u32 = 1_500;
 /// Continue as new after this many updates: the server takes 2,000 in one run.
 const UPDATES_MAX: u32 = 1_700;
 /// Notices that are sent at the same time.
@@ -167,10 +169,14 @@ impl Coordinator {
             return write(&AcquireReplyJson::Queued { ahead: 0, due_ms: Some(200) });
         }
         let reply = match read::<AcquireJson>(&input).and_then(|acquire| acquire.check(false)) {
-            Ok(acquire) => match self.ledger.apply(now, Input::Acquire(acquire)) {
-                Output::Acquired(outcome) => AcquireReplyJson::of(outcome),
-                _ => AcquireReplyJson::of(AcquireOutcome::QueueFull),
-            },
+            Ok(acquire) => {
+                let (cost, key) = (acquire.cost, acquire.key.clone());
+                let outcome = match self.ledger.apply(now, Input::Acquire(acquire)) {
+                    Output::Acquired(outcome) => outcome,
+                    _ => AcquireOutcome::QueueFull,
+                };
+                AcquireReplyJson::of(outcome, cost, &key)
+            }
             Err(error) => {
                 self.note("acquire", now, &error);
                 AcquireReplyJson::Refused { reason: "unreadable".to_owned(), message: error.to_string() }
@@ -471,8 +477,9 @@ impl Coordinator {
             wanted.id = format!("{}#{}", wanted.client, self.next_grant);
         }
         let acquire = wanted.check(true)?;
+        let (cost, key) = (acquire.cost, acquire.key.clone());
         let outcome = match self.ledger.apply(now, Input::Acquire(acquire)) {
-            Output::Acquired(outcome) => AcquireReplyJson::of(outcome),
+            Output::Acquired(outcome) => AcquireReplyJson::of(outcome, cost, &key),
             _ => return Ok(()),
         };
         match outcome {
@@ -489,13 +496,13 @@ impl Coordinator {
         }
         let report = read::<ReportJson>(input)?;
         let key = key_of(report.limit, report.meter, report.tier)?;
-        let settle = Settle { id: report.id, key, used: report.used };
-        match self.ledger.apply(now, Input::Settle(settle)) {
+        let (id, limit) = (quoted(&report.id), key.to_string());
+        match self.ledger.apply(now, Input::Settle(Settle { id: report.id, key, used: report.used })) {
             Output::Acquired(AcquireOutcome::UnknownId) => {
-                Err(Unreadable::of("id", "no permit with this id is remembered"))
+                Err(Unreadable::of("id", format!("is {id}, allowed: the id of a permit that is remembered")))
             }
             Output::Acquired(AcquireOutcome::UnknownLimit) => {
-                Err(Unreadable::of("limit", "no such limit, meter or tier"))
+                Err(Unreadable::of("limit", format!("there is no limit {limit} in this group")))
             }
             _ => Ok(()),
         }
@@ -536,7 +543,7 @@ impl Coordinator {
         if found.is_empty() {
             return Err(Unreadable::of(
                 "worker",
-                format!("{:?} is not known", wanted.chars().take(60).collect::<String>()),
+                format!("is {}, allowed: name or incarnation of a worker that is known", quoted(&wanted)),
             ));
         }
         for incarnation in found {
@@ -692,6 +699,11 @@ impl SignalDefinition for Ensure {
 
 /// A timer is set anew only for a due time that is earlier by more than this: each costs two events.
 const TIMER_SLACK: Span = Span::from_millis(20);
+
+/// The beginning of a text that somebody sent.
+fn quoted(text: &str) -> String {
+    format!("{:?}", text.chars().take(60).collect::<String>())
+}
 
 /// Whether a report or revoke comes from a worker, not from a client of strict permits.
 fn is_from_worker(input: &RawValue) -> Result<bool, Unreadable> {

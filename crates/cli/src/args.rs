@@ -142,6 +142,9 @@ Examples:
 Columns: RATE now and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
 share of its rate (kind `shares`) or as tokens (kind `tokens`); WAITING tokens that are wanted and not there.")]
     Status(Status),
+    /// Write the history of a workflow's run to a file, as tests of the workflows replay it
+    #[command(hide = true)]
+    HistoryExport(HistoryExport),
     /// Print a script for the completions of a shell
     #[command(after_help = "\
 Examples:
@@ -152,6 +155,18 @@ Examples:
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// `tollgate history-export`.
+#[derive(Clone, Debug, Args)]
+pub struct HistoryExport {
+    /// The workflow
+    pub id: String,
+    /// The file to write
+    pub file: PathBuf,
+    /// Its run; the newest if not given
+    #[arg(long, value_name = "RUN")]
+    pub run: Option<String>,
 }
 
 /// `tollgate dev`.

@@ -35,6 +35,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Limit(command) => commands::limit::run(global, command).await,
         Command::Config(command) => commands::config::run(global, command).await,
         Command::Status(options) => commands::status::run(global, options).await,
+        Command::HistoryExport(options) => commands::history::run(global, options).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "tollgate", &mut script);

@@ -329,6 +329,15 @@ impl Mint {
         taken
     }
 
+    /// Keeps to a cap of what is held, where nothing is minted: room above it is of no use here, and counts at the ledger
+    /// until the next request says so.
+    pub fn lower_cap<L: Level + ?Sized>(&mut self, level: &L) {
+        let holds = self.holds(level).at_least_zero();
+        if let Some(held) = self.held.as_mut().filter(|held| held.share == Share::ZERO) {
+            held.cap = held.cap.min(holds.ceil_to_milli());
+        }
+    }
+
     /// Mints no more than `share` from now on; the next request says so.
     pub fn lower_share<L: Level + ?Sized>(&mut self, level: &L, share: Share, now: Now) {
         self.refill(level, now);

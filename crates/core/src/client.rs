@@ -160,7 +160,7 @@ impl<L: Level> ClientCell<L> {
         self.wants = wants;
     }
 
-    fn report(&mut self, now: Now, rules: Rules) -> CellReport {
+    fn report(&mut self, now: Now) -> CellReport {
         self.mint.refill(&self.level, now);
         if !self.mint.is_alive(now) {
             // Once said, it is so: a lease that is not claimed is never acted on again.
@@ -168,7 +168,8 @@ impl<L: Level> ClientCell<L> {
         }
         self.demand.observe(now.boot, self.wants.requested);
         let demand = self.demand.wanted_micro(self.wants.waiting);
-        self.give_back_unused(now, demand, rules);
+        self.give_back_unused(now, demand);
+        self.mint.lower_cap(&self.level);
         let acting =
             self.mint.held().map(|held| Acting { name: held.name, share: held.share, cap: held.cap });
         let used = self.mint.used(&self.level);
@@ -191,7 +192,7 @@ impl<L: Level> ClientCell<L> {
 
     /// Gives back at once what is not used: the next request says so, and the ledger can lend it on without waiting for
     /// another round.
-    fn give_back_unused(&mut self, now: Now, demand: u64, _rules: Rules) {
+    fn give_back_unused(&mut self, now: Now, demand: u64) {
         if self.wants.waiting > 0 {
             return;
         }
@@ -219,7 +220,7 @@ impl<L: Level> ClientCell<L> {
             return None;
         }
         let demand = self.demand.wanted_micro(self.wants.waiting);
-        if self.unacknowledged {
+        if self.unacknowledged || self.has_used_counted() {
             return Some(now.boot);
         }
         if self.wants.waiting > 0 {
@@ -231,6 +232,13 @@ impl<L: Level> ClientCell<L> {
             return Some(if news { now.boot } else { last_sent + HUNGRY_AGAIN });
         }
         (self.mint.is_alive(now) && self.unused_share(now, demand).is_some()).then_some(now.boot)
+    }
+
+    /// Whether a counted token has been used: its cap counts until the ledger hears of it, and where the burst is small
+    /// nothing is minted meanwhile.
+    fn has_used_counted(&self) -> bool {
+        let counted = self.mint.held().filter(|held| held.share == Share::ZERO);
+        counted.is_some_and(|held| held.cap - self.mint.holds(&self.level) >= Amount::ONE)
     }
 
     fn take_on(&mut self, now: Now, sent: Now, reply: &Reply, outcome: &CellOutcome) {
@@ -379,13 +387,12 @@ impl<L: Level> Client<L> {
         self.seq += 1;
         self.jitter =
             self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let rules = self.rules;
         let request = Request {
             incarnation: self.incarnation,
             seq: self.seq,
             nonce,
             worker: self.worker.clone(),
-            cells: self.cells.iter_mut().map(|cell| cell.report(now, rules)).collect(),
+            cells: self.cells.iter_mut().map(|cell| cell.report(now)).collect(),
         };
         let wait = Span((TIMEOUT_MIN.0 << self.timeouts.min(10)).min(TIMEOUT_MAX.0));
         self.outstanding = Some(Outstanding {

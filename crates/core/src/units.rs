@@ -123,6 +123,10 @@ impl Amount {
     pub fn floor_to_milli(self) -> Amount {
         Amount(self.0 - self.0.rem_euclid(MILLI))
     }
+    /// Rounded up to thousandths of a token.
+    pub fn ceil_to_milli(self) -> Amount {
+        -(-self).floor_to_milli()
+    }
     /// The larger of this and zero.
     pub fn at_least_zero(self) -> Amount {
         Amount(self.0.max(0))

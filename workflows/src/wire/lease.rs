@@ -536,8 +536,8 @@ pub enum AcquireReplyJson {
 }
 
 impl AcquireReplyJson {
-    /// The outcome as JSON carries it.
-    pub fn of(outcome: AcquireOutcome) -> AcquireReplyJson {
+    /// The outcome of a request for so much of a cell, as JSON carries it.
+    pub fn of(outcome: AcquireOutcome, wanted: u64, key: &CellKey) -> AcquireReplyJson {
         let refused =
             |reason: &str, message: String| AcquireReplyJson::Refused { reason: reason.to_owned(), message };
         match outcome {
@@ -549,15 +549,16 @@ impl AcquireReplyJson {
                 let message = "this id's permit has ended; a new permit wants a new id".to_owned();
                 refused(ended_text(how), message)
             }
-            AcquireOutcome::CostAboveBurst { burst } => {
-                refused("cost_above_burst", format!("cost is above the burst, allowed: 1 to {burst}"))
-            }
+            AcquireOutcome::CostAboveBurst { burst } => refused(
+                "cost_above_burst",
+                format!("cost is {wanted}, allowed: 1 to {burst}, the burst of limit {key}"),
+            ),
             AcquireOutcome::IdTaken { cost } => refused(
                 "id_taken",
                 format!("this id was used for a cost of {cost}; another request wants another id"),
             ),
             AcquireOutcome::UnknownLimit => {
-                refused("unknown_limit", "no such limit, meter or tier in this group".to_owned())
+                refused("unknown_limit", format!("there is no limit {key} in this group"))
             }
             AcquireOutcome::UnknownId => {
                 refused("unknown_id", "no permit with this id is remembered".to_owned())

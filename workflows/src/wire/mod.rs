@@ -19,6 +19,8 @@ use temporalio_common::protos::temporal::api::common::v1::Payload;
 pub const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// How much of an error is kept: enough to see what was wrong.
 const ERROR_CHARS_MAX: usize = 300;
+/// How much of the path to a wrong field is kept: three long names.
+const PATH_CHARS_MAX: usize = 120;
 
 /// Why a message can't be taken: names the field, what was given, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,10 +82,22 @@ pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        if path == "." { Unreadable::new(error.inner()) } else { Unreadable::of(&path, error.inner()) }
+        let problem = with_ranges(&error.inner().to_string());
+        // A path that says more than the problem is cut, so that there is room for both.
+        let path: String = path.chars().take(PATH_CHARS_MAX).collect();
+        if path == "." { Unreadable::new(problem) } else { Unreadable::of(&path, problem) }
     })?;
     json.end().map_err(Unreadable::new)?;
     Ok(value)
+}
+
+/// Says what is allowed where serde only names a type.
+fn with_ranges(problem: &str) -> String {
+    let mut text = problem.to_owned();
+    for (name, max) in [("expected u64", u64::MAX), ("expected u32", u32::MAX.into())] {
+        text = text.replace(name, &format!("allowed: whole numbers from 0 to {max}"));
+    }
+    text
 }
 
 /// Writes one JSON message.

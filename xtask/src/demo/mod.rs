@@ -187,10 +187,10 @@ impl Demo<'_> {
 
     fn fleet_settings(&self, downstream: &Downstream) -> FleetSettings {
         let queues = self.batch.queues();
-        // Room for two seconds of calls in the workers: enough that work waits at every gate, and little is lost with a
-        // worker.
+        // Room for two seconds of calls in the workers, so that work waits at every gate even when Temporal hands it out
+        // in bursts.
         let places = u64::from(self.options.workers) * queues.len() as u64;
-        let slots = (2 * u64::from(self.options.rate)).div_ceil(places).clamp(2, 200);
+        let slots = (2 * u64::from(self.rate_max())).div_ceil(places).clamp(2, 200);
         FleetSettings {
             workers: self.options.workers,
             queues,

@@ -135,7 +135,7 @@ mod tests {
             (["--workers", "0"], "1..=64"),
             (["--rate", "0"], "1..=1000000"),
             (["--burst", "1000001"], "1..=1000000"),
-            (["--seconds", "3601"], "1..=3600"),
+            (["--seconds", "3601"], "10..=3600"),
         ] {
             let error = parse(&arguments).unwrap_err();
             for part in [arguments[0], arguments[1], range] {

@@ -126,7 +126,7 @@ mod tests {
         let plan = Plan::of_calls(6_000, FULL);
         let ramp = plan.ramp.unwrap();
         assert_eq!((seconds(plan.kill_worker), ramp.at.as_secs(), ramp.length.as_secs()), (20, 35, 15));
-        assert_eq!((seconds(plan.kill_host), plan.length.as_secs()), (60, 81));
+        assert_eq!((seconds(plan.kill_host), plan.length.as_secs()), (61, 81));
         assert_eq!(plan.left_out(FULL), [""; 0]);
     }
 

@@ -1,6 +1,7 @@
 //! The processes of the demo, and how they are started.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -150,6 +151,7 @@ impl Stage {
         command.args(["--dynamic-config-value", "history.timerProcessorMaxTimeShift=\"50ms\""]);
         let temporal = supervisor.spawn("temporal", command)?;
         let address = format!("127.0.0.1:{port}");
+        listens(&temporal, port)?;
         let host = spawn_host(&supervisor, &programs, &address, &config_file)?;
         let stage = Self {
             supervisor,
@@ -356,6 +358,19 @@ impl Fleet {
     pub fn check(&self) -> Result<()> {
         self.workers.iter().try_for_each(check)
     }
+}
+
+/// Waits until the server takes connections.
+fn listens(server: &Process, port: u16) -> Result<()> {
+    let deadline = Instant::now() + READY_WITHIN;
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        check(server)?;
+        if Instant::now() >= deadline {
+            bail!("{} takes no connections after {READY_WITHIN:?}{}", server.name(), server.output_end());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 /// Fails when a process has ended.

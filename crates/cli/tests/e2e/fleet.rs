@@ -9,12 +9,12 @@ use tollgate_workflows::wire::lease::{
     ActingJson, CellReportJson, HeartbeatJson, HeartbeatReplyJson, LeaseJson, ReplyJson,
 };
 
-/// The first pause before the same bytes go out again.
-const RETRY_MIN: Duration = Duration::from_millis(40);
-/// The longest.
-const RETRY_MAX: Duration = Duration::from_secs(1);
+/// The bound of the first pause before the same bytes go out again.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+/// The bound of the longest pause.
+const RETRY_MAX: Duration = Duration::from_secs(4);
 /// When a heartbeat counts as lost.
-const GIVE_UP: Duration = Duration::from_secs(30);
+const GIVE_UP: Duration = Duration::from_secs(60);
 
 /// One worker of one limit.
 pub(crate) struct Worker {
@@ -22,6 +22,7 @@ pub(crate) struct Worker {
     number: u32,
     limit: String,
     seq: u64,
+    sent: u64,
     pub(crate) used: u64,
     pub(crate) acting: Option<ActingJson>,
     pub(crate) log: Log,
@@ -62,6 +63,7 @@ impl Worker {
             number,
             limit: limit.to_owned(),
             seq: 0,
+            sent: 0,
             used: 0,
             acting: None,
             log: Log::default(),
@@ -102,9 +104,12 @@ impl Worker {
     /// Sends until it is answered, always the same bytes.
     pub(crate) async fn send(&mut self, request: &HeartbeatJson) -> ReplyJson {
         let began = Instant::now();
-        let mut pause = RETRY_MIN;
-        loop {
-            let problem = match update_once(&self.coordinator, "heartbeat", wire::write(request)).await {
+        self.sent += 1;
+        let id = format!("{}-{}", request.incarnation, self.sent);
+        for attempt in 0.. {
+            let sent =
+                update_once(&self.coordinator, "heartbeat", wire::write(request), Some(id.clone())).await;
+            let problem = match sent {
                 Ok(value) => match crate::world::read(&value) {
                     HeartbeatReplyJson::Ok(reply) => {
                         self.log.took.push(began.elapsed());
@@ -119,11 +124,9 @@ impl Worker {
             };
             assert!(began.elapsed() < GIVE_UP, "no answer within {GIVE_UP:?}: {problem}");
             *self.log.tries.entry(problem).or_default() += 1;
-            // Spread, so that workers who met the same trouble don't come back as one.
-            let spread = u64::from(self.number * 7 + 3) % 10;
-            tokio::time::sleep(pause + pause * u32::try_from(spread).unwrap() / 10).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            back_off(attempt, u64::from(self.number) * 1_000_003 + self.sent).await;
         }
+        unreachable!("attempts have no end")
     }
 
     /// One heartbeat. Every tenth is sent once more after its answer, as if that had been lost: it must come again.
@@ -153,4 +156,13 @@ impl Worker {
     pub(crate) fn lease<'a>(&self, reply: &'a ReplyJson) -> Option<&'a LeaseJson> {
         reply.cells.first().and_then(|cell| cell.lease.as_ref())
     }
+}
+
+/// Waits before another try: anywhere up to a bound that doubles. Trying again soon, or all at once, keeps a workflow with
+/// too many updates in flight from ever finishing one.
+pub(crate) async fn back_off(attempt: u32, seed: u64) {
+    let bound = (RETRY_MIN * 2u32.pow(attempt.min(10))).min(RETRY_MAX);
+    let mixed = (seed ^ u64::from(attempt) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let part = u32::try_from(mixed >> 54).unwrap();
+    tokio::time::sleep(bound / 8 + bound * part / 1_024).await;
 }

@@ -179,8 +179,8 @@ fn a_reset_under_load_is_noticed_and_nothing_is_granted_twice() {
         }
         // To the middle of what has happened.
         let id = world.coordinator();
-        let started = world.healthy_runs(&id).await.last().unwrap().task_starts();
-        let event = started[started.len() / 2].to_string();
+        let ends = world.healthy_runs(&id).await.last().unwrap().task_ends();
+        let event = ends[ends.len() / 2].to_string();
         let done = std::cell::Cell::new(false);
         let reset = async {
             tokio::task::block_in_place(|| {
@@ -216,7 +216,7 @@ fn a_reset_under_load_is_noticed_and_nothing_is_granted_twice() {
         world.tollgate_ok(&["limit", "set", "api", "--rate", "50/s", "--ramp", "0s"]);
         world.status_when("a change", |status| row(status, "api").rate_micro == 50_000_000).await;
         // The second reset is noticed as well.
-        let event = world.runs(&id).await.last().unwrap().task_starts().pop().unwrap().to_string();
+        let event = world.runs(&id).await.last().unwrap().task_ends().pop().unwrap().to_string();
         world.temporal_ok(&["workflow", "reset", "-w", &id, "--event-id", &event, "--reason", "again"]);
         for worker in &mut workers {
             worker.beat().await;

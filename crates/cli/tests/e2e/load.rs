@@ -1,6 +1,6 @@
 //! Many messages: none lost, none twice, no run too long, and no error reaches a worker.
 
-use crate::fleet::{Log, Worker};
+use crate::fleet::{Log, Worker, back_off};
 use crate::world::{Sent, World, eventually, run, update_once};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -114,21 +114,19 @@ fn signals_among_heartbeats_are_all_handled_once_across_continue_as_new() {
         world.status_when("both limits arrive", |status| status.limits.len() == 2).await;
         let id = world.coordinator();
         let seconds = 25;
-        let sent = Arc::new(AtomicU64::new(0));
-        let signals = (0..4u64).map(|lane| {
-            let (world, id, sent) = (Arc::clone(&world), id.clone(), Arc::clone(&sent));
-            tokio::spawn(async move {
-                let mut tick = interval(Duration::from_millis(100));
-                for n in 0..seconds * 10 {
-                    tick.tick().await;
-                    let permit = json!({"id": format!("{lane}-{n}"), "client": "c", "limit": "once", "lease_ms": 60_000});
-                    world.signal(&id, "lease", wire::write(&permit)).await;
-                    let used = json!({"id": format!("{lane}-{n}"), "limit": "once", "used": 1});
-                    world.signal(&id, "report", wire::write(&used)).await;
-                    world.signal(&id, "lease", wire::payload("json/plain", b"{nope".to_vec())).await;
-                    sent.fetch_add(1, Ordering::Relaxed);
-                }
-            })
+        let sent = AtomicU64::new(0);
+        let signals = (0..4u64).map(async |lane| {
+            let mut tick = interval(Duration::from_millis(100));
+            for n in 0..seconds * 10 {
+                tick.tick().await;
+                let name = format!("{lane}-{n}");
+                let permit = json!({"id": name, "client": "c", "limit": "once", "lease_ms": 60_000});
+                world.signal(&id, "lease", wire::write(&permit)).await;
+                let used = json!({"id": name, "limit": "once", "used": 1});
+                world.signal(&id, "report", wire::write(&used)).await;
+                world.signal(&id, "lease", wire::payload("json/plain", b"{nope".to_vec())).await;
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
         });
         let (_, (workers, took)) = tokio::join!(join_all(signals), heartbeats(&world, 30, seconds));
         let sent = sent.load(Ordering::Relaxed);
@@ -173,16 +171,17 @@ fn a_crowd_of_acquires_gets_no_limit_error_and_each_id_one_permit() {
                     let input =
                         json!({"id": format!("{caller}-{n}"), "client": "c", "limit": "once", "lease_ms": 120_000});
                     let began = Instant::now();
-                    let mut pause = 20 + 7 * (caller % 5);
+                    let mut attempt = 0;
                     let granted: Value = loop {
-                        match update_once(&handle, "acquire", wire::write(&input)).await {
+                        let id = Some(format!("{caller}-{n}"));
+                        match update_once(&handle, "acquire", wire::write(&input), id).await {
                             Ok(value) => break crate::world::read(&value),
                             Err(Sent::Refused(problem)) => panic!("an error reached the caller: {problem}"),
                             Err(Sent::Again(problem)) => {
-                                assert!(began.elapsed() < Duration::from_secs(30), "{problem}");
+                                assert!(began.elapsed() < Duration::from_secs(60), "{problem}");
                                 tries += 1;
-                                tokio::time::sleep(Duration::from_millis(pause + (n * 13) % 50)).await;
-                                pause = (pause * 2).min(640);
+                                back_off(attempt, caller * 1_000_003 + n).await;
+                                attempt += 1;
                             }
                         }
                     };

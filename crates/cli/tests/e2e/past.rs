@@ -26,12 +26,12 @@ impl Run {
         }
     }
 
-    /// The events at which workflow tasks started: where a reset may lead to.
-    pub(crate) fn task_starts(&self) -> Vec<i64> {
-        let is_start = |event: &&HistoryEvent| {
-            matches!(event.attributes, Some(Attributes::WorkflowTaskStartedEventAttributes(_)))
+    /// The events that end workflow tasks: where a reset may lead to.
+    pub(crate) fn task_ends(&self) -> Vec<i64> {
+        let is_end = |event: &&HistoryEvent| {
+            matches!(event.attributes, Some(Attributes::WorkflowTaskCompletedEventAttributes(_)))
         };
-        self.events.iter().filter(is_start).map(|event| event.event_id).collect()
+        self.events.iter().filter(is_end).map(|event| event.event_id).collect()
     }
 
     /// Causes and texts of failed workflow tasks.

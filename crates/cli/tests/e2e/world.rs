@@ -236,7 +236,7 @@ impl World {
     pub(crate) async fn update(&self, id: &str, name: &str, input: &Value) -> Result<Value, String> {
         let handle = self.handle(id);
         eventually(&format!("update {name} of {id}"), ANSWER_TIMEOUT, async || {
-            match update_once(&handle, name, wire::write(input)).await {
+            match update_once(&handle, name, wire::write(input), None).await {
                 Ok(value) => Ok(Ok(read(&value))),
                 Err(Sent::Refused(text)) => Ok(Err(text)),
                 Err(Sent::Again(text)) => Err(text),
@@ -255,16 +255,17 @@ pub(crate) enum Sent {
     Again(String),
 }
 
-/// Sends an update once.
+/// Sends an update once. Under the same id, another one joins what is still under way instead of adding to it.
 pub(crate) async fn update_once(
     handle: &UntypedWorkflowHandle<Client>,
     name: &str,
     input: RawValue,
+    id: Option<String>,
 ) -> Result<RawValue, Sent> {
-    let options = WorkflowExecuteUpdateOptions::default();
+    let options = WorkflowExecuteUpdateOptions::builder().maybe_update_id(id).build();
     let update = handle.execute_update(UntypedUpdate::new(name), input, options);
-    let Ok(result) = tokio::time::timeout(Duration::from_secs(15), update).await else {
-        return Err(Sent::Again("no answer within 15 s".to_owned()));
+    let Ok(result) = tokio::time::timeout(Duration::from_secs(10), update).await else {
+        return Err(Sent::Again("no answer within 10 s".to_owned()));
     };
     result.map_err(|error| match error {
         WorkflowUpdateError::Failed(failure) => Sent::Refused(failure.message.clone()),

@@ -269,7 +269,9 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
     );
     let (out, _) = cell.outstanding(now);
     let due = central_time(cell, now, first - usable, out);
-    let until = now + due.unwrap_or(turn.heartbeat) + turn.heartbeat + PLACE_GRACE;
+    // Its holder comes back with every heartbeat; were it kept for all of `due`, one that died would keep everybody waiting.
+    let kept = due.unwrap_or(turn.heartbeat).min(cell.config.lease);
+    let until = now + kept + turn.heartbeat + PLACE_GRACE;
     let wants = whole_tokens(first + Amount::ONE - Amount(1));
     Wish { due, place: Some(Place { number, wants, until }), ..keep }
 }

@@ -393,9 +393,12 @@ impl Ledger {
             rules: self.rules,
         };
         let mut cells = Vec::with_capacity(request.cells.len());
+        let mut seen = alloc::collections::BTreeSet::new();
         for report in &request.cells {
             let holder = Holder { incarnation: request.incarnation, borrowed: report.borrowed };
-            let outcome = match self.state.cells.get_mut(&report.key) {
+            // One cell named twice would be granted twice and counted once.
+            let once = seen.insert((&report.key, report.borrowed));
+            let outcome = match self.state.cells.get_mut(&report.key).filter(|_| once) {
                 Some(cell) => {
                     cell.advance(now, self.rules);
                     let outcome = cell.heartbeat(holder, report, &turn);

@@ -81,7 +81,9 @@ pub(super) struct Run {
     cells: Vec<CellConfig>,
     base: Vec<CellConfig>,
     version: Version,
-    permits: Vec<(String, CellKey, u64, bool)>,
+    permits: Vec<(String, CellKey, u64)>,
+    /// Strict permits that wait, or did.
+    waiting: Vec<(String, CellKey)>,
     healed: bool,
     stepped: u64,
 }
@@ -104,6 +106,7 @@ pub(super) fn play(seed: u64, rules: Rules) -> Run {
         base: Vec::new(),
         version: Version { run: 1, n: 0 },
         permits: Vec::new(),
+        waiting: Vec::new(),
         healed: false,
         stepped: 0,
     };
@@ -435,7 +438,7 @@ impl Run {
                 }
             }
             7 => {
-                let Some((id, key, cost, _)) = self.permits.pop() else { return };
+                let Some((id, key, cost)) = self.permits.pop() else { return };
                 let used = self.rng.below(cost + 1);
                 if used > 0 {
                     self.act(Op::Use { id: id.clone() });
@@ -451,14 +454,16 @@ impl Run {
         let acquire = Acquire { id: id.clone(), client: id.clone(), key: key.clone(), cost, lease, auto };
         match self.act(Op::Acquire(acquire.clone())) {
             Done::Acquired(AcquireOutcome::Granted { .. }) => {
-                self.permits.push((id.clone(), key, cost, false));
+                self.permits.push((id.clone(), key, cost));
                 let within = lease.0;
                 if self.rng.chance(1, 2) {
                     self.later(within - within / 8, Op::Use { id });
                 }
             }
+            Done::Acquired(AcquireOutcome::Queued { due: None, .. }) => self.waiting.push((id, key)),
             Done::Acquired(AcquireOutcome::Queued { due: Some(due), .. }) => {
                 // Its owner comes back, and uses what it gets.
+                self.waiting.push((id.clone(), key));
                 for again in 1..=3 {
                     let acquire = acquire.clone();
                     self.later(due.0 * again + 10_000, Op::Acquire(acquire));
@@ -734,6 +739,10 @@ impl Run {
     fn heal(&mut self) {
         self.healed = true;
         self.act(Op::LedgerUp(true));
+        // Whoever waits for a strict permit says that it has given up: its place would be kept for it otherwise.
+        for (id, key) in std::mem::take(&mut self.waiting) {
+            self.act(Op::Settle { id, key, used: 0 });
+        }
         for worker in 0..self.players.len() {
             let player = &mut self.players[worker];
             (player.cut_up, player.cut_down, player.admitted, player.mode) = (0, 0, 0, Mode::Greedy);
@@ -752,6 +761,11 @@ impl Run {
         self.version.n += 2;
         let cells = self.base.clone();
         self.configure(cells);
+        // A crowd of dead incarnations slows the pace below what a short lease needs, until they are forgotten.
+        if self.machine.world.ledger().state().workers.len() > 12 {
+            self.go(counted(LEASE_MAX).0);
+            self.players.iter_mut().for_each(|player| player.admitted = 0);
+        }
         let ledger = self.machine.world.ledger().state();
         let now = self.machine.world.ledger_time();
         let cells = ledger.cells.values().filter_map(|cell| cell.recovering_until);

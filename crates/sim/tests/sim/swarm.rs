@@ -4,10 +4,8 @@ use tollgate_core::rules::{Rule, Rules};
 use tollgate_sim::swarm::{self, Outcome};
 
 fn expect_right(outcome: &Outcome) {
-    if let Some(violation) = &outcome.violation {
-        let seed = outcome.seed;
-        panic!("seed {seed}: {violation:?}\n  cargo run -p tollgate-sim -- run --seed {seed} --shrink");
-    }
+    let (seed, found) = (outcome.seed, &outcome.violation);
+    assert!(found.is_none(), "{found:?}\n  cargo run -p tollgate-sim -- run --seed {seed} --shrink");
 }
 
 #[test]

@@ -71,8 +71,8 @@ async fn a_small_rate_is_handed_out_in_counted_tokens() {
     }
     admitted.sort_unstable();
     assert!(excess(&admitted, 1, 1) <= 0);
-    // With a burst of one, every token waits for two round trips: that its use is told, and that this is acknowledged.
-    assert!(admitted.len() > 30, "{}", admitted.len());
+    // With a burst of one, the next token is minted from when the ledger has heard that this one was used.
+    assert!(admitted.len() > 40, "{}", admitted.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +130,7 @@ async fn a_lost_reply_is_asked_for_with_the_same_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_after_the_next_request_is_ignored() {
+async fn a_silent_coordinator_is_asked_anew_under_the_next_seq() {
     let world = World::new(vec![limit("api", 50, 16)]);
     world.fates.lock().unwrap().extend([Fate::Silent, Fate::Silent]);
     let gate = world.gate(Options::new().limit("api"));
