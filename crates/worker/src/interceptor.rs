@@ -39,7 +39,8 @@ const WAIT_PART: u32 = 3;
 /// **Such failures count as attempts:** leave `maximum_attempts` unset, or far above what is wanted for real errors, and
 /// bound the whole by the schedule-to-close timeout.
 ///
-/// The permit is charged with the rule's cost; it ends with the activity.
+/// The permit is charged with the rule's cost; it ends with the activity. Just before it sends, an activity can ask
+/// [`CurrentPermit::get`](crate::CurrentPermit::get) whether the permit still holds, in case the process was paused.
 #[derive(Debug)]
 pub struct ActivityGate {
     gate: Gate,
@@ -99,7 +100,7 @@ impl ActivityInboundInterceptor for ActivityGate {
         async move {
             match rule.limit.acquire().cost(rule.cost).timeout(wait).await {
                 Ok(permit) => {
-                    let result = next.run(input).await;
+                    let result = permit.scope(next.run(input)).await;
                     permit.settle(rule.cost, outcome(&result));
                     result
                 }

@@ -58,4 +58,4 @@ pub use gate::Gate;
 pub use interceptor::ActivityGate;
 pub use limit::Limit;
 pub use options::Options;
-pub use permit::{Outcome, Permit};
+pub use permit::{CurrentPermit, Outcome, Permit};

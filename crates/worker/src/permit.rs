@@ -38,7 +38,43 @@ pub struct Permit {
     admitted: Admitted,
 }
 
+tokio::task_local! {
+    /// The permit of the activity that runs in this task.
+    static CURRENT: CurrentPermit;
+}
+
+/// A look at the permit that the running activity was started with.
+#[derive(Clone, Debug)]
+pub struct CurrentPermit {
+    cell: Arc<Cell>,
+    admitted: Admitted,
+}
+
+impl CurrentPermit {
+    /// The permit that [`ActivityGate`](crate::ActivityGate) got for the activity that runs here; `None` outside of such an
+    /// activity, or in a task that it spawned.
+    pub fn get() -> Option<CurrentPermit> {
+        CURRENT.try_with(CurrentPermit::clone).ok()
+    }
+
+    /// Whether the work may start now: ask just before sending, in case the process was paused since.
+    pub fn is_valid(&self) -> bool {
+        self.cell.core.clock.boot() < self.admitted.valid_until
+    }
+
+    /// For how much longer the work may start.
+    pub fn valid_for(&self) -> Duration {
+        Duration::from_micros(self.admitted.valid_until.since(self.cell.core.clock.boot()).0)
+    }
+}
+
 impl Permit {
+    /// Runs `work` with this permit as the current one.
+    pub(crate) async fn scope<F: Future>(&self, work: F) -> F::Output {
+        let current = CurrentPermit { cell: Arc::clone(&self.cell), admitted: self.admitted };
+        CURRENT.scope(current, work).await
+    }
+
     pub(crate) fn new(cell: Arc<Cell>, cost: u64, admitted: Admitted) -> Permit {
         Permit { cell, cost, admitted }
     }

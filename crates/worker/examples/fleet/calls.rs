@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use temporalio_common::error::ApplicationFailure;
 use temporalio_sdk::activities::{ActivityContext, ActivityError, activities};
+use tollgate_worker::CurrentPermit;
 
 /// How long one call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,18 +40,23 @@ pub(crate) struct Calls {
     base: String,
     client: Client<HttpConnector, Empty<Bytes>>,
     notes: Notes,
+    gated: bool,
 }
 
 impl Calls {
-    pub(crate) fn new(base: &str, notes: Notes) -> Calls {
+    /// `gated`: every call needs a permit that still holds.
+    pub(crate) fn new(base: &str, notes: Notes, gated: bool) -> Calls {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CALL_TIMEOUT));
         let client = Client::builder(TokioExecutor::new()).build(connector);
-        Calls { base: base.to_owned(), client, notes }
+        Calls { base: base.to_owned(), client, notes, gated }
     }
 
     async fn get(&self, call: &Call) -> Result<Bytes, ActivityError> {
+        if self.gated && !CurrentPermit::get().is_some_and(|permit| permit.is_valid()) {
+            return Err(failure("Stale", "the permit has ended, ask again".to_owned(), Some(Duration::ZERO)));
+        }
         let done = tokio::time::timeout(CALL_TIMEOUT, self.exchange(&call.path)).await;
         let (status, answer) = match done {
             Ok(Ok((status, retry_after, body))) => match status {

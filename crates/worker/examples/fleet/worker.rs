@@ -80,6 +80,7 @@ fn build<I: ActivityInboundInterceptor + 'static>(
         let calls = Calls::new(
             &options.downstream,
             Notes::open(&notes::path(&options.notes, &options.name, "calls"))?,
+            options.local_only.is_none(),
         );
         let options = temporalio_sdk::WorkerOptions::new(queue.clone())
             .tuner(tuner.clone())
