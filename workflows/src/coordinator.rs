@@ -40,6 +40,7 @@ use temporalio_workflow::{
 use tollgate_core::ledger::strict::{AcquireOutcome, Settle, Stage};
 use tollgate_core::ledger::view::CellView;
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Standing, Start};
+use tollgate_core::limit::{NAME_BYTES_MAX, check_name};
 use tollgate_core::message::Incarnation;
 use tollgate_core::rules::RULES_VERSION;
 use tollgate_core::units::{LedgerTime, Span};
@@ -49,9 +50,14 @@ pub const STATE_ENCODING: &str = "binary/protobuf";
 /// Continue as new above this many events. A host that takes over after a kill replays all of them before it answers
 /// anybody, and must be done well within the workflow task timeout of 2 s: 1,250 events take half a second in a debug
 /// build on a busy machine. The server suggests it at 4,096.
+/// Each run keeps to the number in its input, so that a history replays also where this has been changed since.
 const HISTORY_EVENTS_MAX: u32 = 1_500;
+/// What runs keep to whose input names no number. Never changes.
+const HISTORY_EVENTS_UNNAMED: u32 = 1_500;
 /// Continue as new after this many updates: the server takes 2,000 in one run.
 const UPDATES_MAX: u32 = 1_700;
+/// How often a task without signals is waited for before continuing as new all the same.
+const CALM_TRIES_MAX: u32 = 20;
 /// Notices that are sent at the same time.
 const NOTICE_LANES: usize = 4;
 /// Notices that may wait. More workers than this learn urgent news from their next heartbeat.
@@ -94,11 +100,15 @@ pub struct Coordinator {
     renewing: bool,
     /// After a reset the configuration may be an old one: the config workflow is asked to push its own again.
     ask_config: bool,
+    /// Above this many events it continues as new.
+    events_max: u32,
     updates: u32,
     notices: VecDeque<Incarnation>,
     notices_in_flight: usize,
     lanes_stop: bool,
     details_at: LedgerTime,
+    /// The task that brought the newest signal, by its time.
+    signalled_at: Option<LedgerTime>,
     token: WorkflowCancellationToken,
 }
 
@@ -225,7 +235,7 @@ impl Coordinator {
     /// The full configuration.
     #[signal(name = "configure")]
     pub fn configure_signal(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
-        let now = self.arrive(ctx);
+        let now = self.arrive_by_signal(ctx);
         match read::<ConfigureJson>(&input).and_then(ConfigureJson::check) {
             Ok(configure) => {
                 if let Output::Refused(error) = self.configure(now, configure) {
@@ -241,7 +251,7 @@ impl Coordinator {
     /// One strict permit, shown by query `grants`.
     #[signal(name = "lease")]
     pub fn lease(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
-        let now = self.arrive(ctx);
+        let now = self.arrive_by_signal(ctx);
         if let Err(error) = self.lease_signal(now, &input) {
             self.note("lease", now, &error);
         }
@@ -251,7 +261,7 @@ impl Coordinator {
     /// Usage of a strict permit, or of a worker.
     #[signal(name = "report")]
     pub fn report(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
-        let now = self.arrive(ctx);
+        let now = self.arrive_by_signal(ctx);
         if let Err(error) = self.report_signal(now, &input) {
             self.note("report", now, &error);
         }
@@ -261,7 +271,7 @@ impl Coordinator {
     /// A worker or a client of strict permits has stopped for good.
     #[signal(name = "revoke")]
     pub fn revoke(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
-        let now = self.arrive(ctx);
+        let now = self.arrive_by_signal(ctx);
         if let Err(error) = self.revoke_signal(now, &input) {
             self.note("revoke", now, &error);
         }
@@ -271,7 +281,7 @@ impl Coordinator {
     /// An operator wants a worker to get nothing more.
     #[signal(name = "evict")]
     pub fn evict(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
-        let now = self.arrive(ctx);
+        let now = self.arrive_by_signal(ctx);
         if let Err(error) = self.evict_signal(now, &input) {
             self.note("evict", now, &error);
         }
@@ -346,11 +356,13 @@ impl Coordinator {
             twin: Twin::new(raw.randomness_seed),
             renewing: false,
             ask_config: false,
+            events_max: HISTORY_EVENTS_UNNAMED,
             updates: 0,
             notices: VecDeque::new(),
             notices_in_flight: 0,
             lanes_stop: false,
             details_at: LedgerTime(0),
+            signalled_at: None,
             token: WorkflowCancellationToken::new(),
         };
         let carried = input.payloads.first().filter(|payload| {
@@ -405,6 +417,9 @@ impl Coordinator {
         self.runs = carried.runs + 1;
         self.next_grant = carried.next_grant;
         self.ask_config = carried.ask_config;
+        if carried.history_events_max > 0 {
+            self.events_max = carried.history_events_max;
+        }
         Ok(())
     }
 
@@ -423,6 +438,7 @@ impl Coordinator {
             runs: self.runs,
             next_grant: self.next_grant,
             ask_config: self.ask_config,
+            history_events_max: HISTORY_EVENTS_MAX,
         }
     }
 
@@ -439,6 +455,11 @@ impl Coordinator {
             self.ledger.apply(now, Input::Forget { epoch: number(epoch) });
         }
         now
+    }
+
+    fn arrive_by_signal(&mut self, ctx: &SyncWorkflowContext<Self>) -> LedgerTime {
+        self.signalled_at = ledger_time(ctx.workflow_time());
+        self.arrive(ctx)
     }
 
     fn note(&mut self, name: &str, now: LedgerTime, error: &Unreadable) {
@@ -473,8 +494,11 @@ impl Coordinator {
     fn lease_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
         let mut wanted = read::<AcquireJson>(input)?;
         if wanted.id.is_empty() {
+            check_name("client", &wanted.client)?;
             self.next_grant += 1;
-            wanted.id = format!("{}#{}", wanted.client, self.next_grant);
+            let named = format!("{}#{}", wanted.client, self.next_grant);
+            // A long name leaves no room for the number.
+            wanted.id = if named.len() <= NAME_BYTES_MAX { named } else { format!("#{}", self.next_grant) };
         }
         let acquire = wanted.check(true)?;
         let (cost, key) = (acquire.cost, acquire.key.clone());
@@ -598,7 +622,7 @@ impl Coordinator {
     fn is_over(&self, ctx: &WorkflowContext<Self>) -> bool {
         self.renewing
             || self.updates >= UPDATES_MAX
-            || ctx.history_length() >= HISTORY_EVENTS_MAX
+            || ctx.history_length() >= self.events_max
             || ctx.continue_as_new_suggested()
     }
 
@@ -617,25 +641,37 @@ impl Coordinator {
     /// Serves strict permits that fall due, until it is time to continue as new and nothing is half-done.
     async fn until_over(ctx: WorkflowContext<Self>) -> WorkflowResult<()> {
         let token = ctx.state(|me| me.token.clone());
+        let mut tries = 0;
         loop {
-            let over = |me: &Self| me.is_over(&ctx) && me.is_quiet() && ctx.all_handlers_finished();
+            let ready = |me: &Self| me.is_over(&ctx) && me.is_quiet() && ctx.all_handlers_finished();
+            // A signal that comes during the task that continues as new makes the server have the task done again, by
+            // a host that first replays the whole run, during which more signals come. So this waits for a task that
+            // brought none, which is short; after a reset it doesn't wait.
+            let is_last_try = tries >= CALM_TRIES_MAX;
+            let calm =
+                |me: &Self| me.renewing || is_last_try || me.signalled_at != ledger_time(ctx.workflow_time());
+            let over = |me: &Self| ready(me) && calm(me);
             if ctx.state(over) {
                 ctx.state_mut(|me| me.lanes_stop = true);
                 return Ok(());
             }
-            let due = ctx.state(|me| me.ledger.next_due());
+            let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
+            let tries_again = ctx.state(ready);
+            let due = if tries_again { Some(now) } else { ctx.state(|me| me.ledger.next_due()) };
             let earlier = |me: &Self| match (me.ledger.next_due(), due) {
                 (Some(next), Some(due)) => next.0.saturating_add(TIMER_SLACK.0) < due.0,
                 (next, None) => next.is_some(),
                 (None, Some(_)) => false,
             };
             let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
-            let woken = ctx.wait_condition_with_options(|me| over(me) || earlier(me), options);
+            let woken = ctx.wait_condition_with_options(
+                |me| over(me) || earlier(me) || (ready(me) && !tries_again),
+                options,
+            );
             let Some(due) = due else {
                 woken.await?;
                 continue;
             };
-            let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
             let wait = Duration::from_micros(due.since(now).0.max(1_000));
             let mut timer = ctx.timer(TimerOptions::builder(wait).cancellation_token(token.clone()).build());
             let mut woken = std::pin::pin!(woken);
@@ -647,6 +683,7 @@ impl Coordinator {
                 _ = timer => true,
             };
             if fired {
+                tries += u32::from(tries_again);
                 let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
                 ctx.state_mut(|me| me.ledger.apply(now, Input::Tick));
             }

@@ -3,6 +3,12 @@
 //! `cargo xtask record-history` records them anew; `TOLLGATE_HISTORIES` names another folder to replay.
 
 #![allow(clippy::print_stdout, reason = "tests print what they measure")]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a test measures time and takes a folder from its environment"
+)]
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -57,8 +63,7 @@ async fn replay(events: Vec<HistoryEvent>) -> Answers {
         .build();
     let replayer = WorkflowReplayer::new(options).unwrap();
     replayer.replay_workflow(History { events }.into()).await.unwrap();
-    let answers = notes.lock().unwrap().clone();
-    answers
+    std::mem::take(&mut notes.lock().unwrap())
 }
 
 /// What the updates answered when it was recorded.

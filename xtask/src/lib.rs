@@ -6,6 +6,7 @@
 //! - [`process`]: starts child processes, waits for them, breaks them, and leaves none behind.
 //! - [`downstream`]: an HTTP server with an allowance of its own, which knows nothing of tollgate.
 //! - [`demo`]: `cargo xtask demo`.
+//! - [`record_history`]: `cargo xtask record-history`, the histories that tests of the workflows replay.
 //!
 //! Nothing here depends on the Temporal SDK, so that a task starts within seconds on a fresh checkout.
 
@@ -19,6 +20,7 @@ pub mod checks;
 pub mod demo;
 pub mod downstream;
 pub mod process;
+pub mod record_history;
 pub mod rules;
 pub mod temporal_cli;
 pub mod workspace;

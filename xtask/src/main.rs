@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{checks, demo, downstream, temporal_cli, workspace::Workspace};
+use xtask::{checks, demo, downstream, record_history, temporal_cli, workspace::Workspace};
 
 /// Tasks of the tollgate repository.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Task {
     Demo(demo::DemoOptions),
     /// Serve HTTP with an allowance of its own and log every arrival: what the demo's workers call.
     Downstream(downstream::DownstreamOptions),
+    /// Record the histories that tests of the workflows replay: all of them, or one from a running server.
+    RecordHistory(record_history::RecordOptions),
     /// Print the path of a Temporal CLI that works here; download it when there is none.
     TemporalCli,
 }
@@ -43,8 +45,13 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Test(options) => checks::run(&Workspace::find()?, &options),
-        Task::Demo(options) => demo::run(&Workspace::find()?, &options).map(|()| ExitCode::SUCCESS),
+        Task::Demo(options) => {
+            demo::run(&Workspace::find()?, &options, demo::Judged::Everything).map(|()| ExitCode::SUCCESS)
+        }
         Task::Downstream(options) => downstream::run(&options).map(|()| ExitCode::SUCCESS),
+        Task::RecordHistory(options) => {
+            record_history::run(&Workspace::find()?, &options).map(|()| ExitCode::SUCCESS)
+        }
         Task::TemporalCli => {
             let found = temporal_cli::find_or_fetch(Workspace::find()?.root())?;
             println!("{}", found.path.display());

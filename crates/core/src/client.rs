@@ -20,7 +20,7 @@ const TIMEOUT_MIN: Span = Span::from_secs(2);
 const TIMEOUT_MAX: Span = Span::from_secs(30);
 /// After a failed attempt the same request is sent again after this, doubled with every failure.
 const RETRY_MIN: Span = Span::from_millis(100);
-/// The longest pause between attempts.
+/// The longest pause between attempts, before it is spread by a half.
 const RETRY_MAX: Span = Span::from_secs(2);
 /// Before the first reply says otherwise.
 const HEARTBEAT_FIRST: Span = Span::from_secs(1);
@@ -378,6 +378,11 @@ impl<L: Level> Client<L> {
         regular.min(hurry.unwrap_or(regular)).max(earliest)
     }
 
+    fn draw_jitter(&mut self) {
+        self.jitter =
+            self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    }
+
     /// 90 to 100% of a span, the same until the next request, so that a fleet doesn't beat as one.
     fn spread(&self, span: Span) -> Span {
         span.scale_floor(900 + (self.jitter >> 33) % 101, 1_000)
@@ -385,8 +390,7 @@ impl<L: Level> Client<L> {
 
     fn request(&mut self, now: Now, nonce: u64) -> Request {
         self.seq += 1;
-        self.jitter =
-            self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.draw_jitter();
         let request = Request {
             incarnation: self.incarnation,
             seq: self.seq,
@@ -430,7 +434,9 @@ impl<L: Level> Client<L> {
     /// The outstanding request did not reach the ledger, or its answer did not come back: the same bytes go out again.
     pub fn on_failure(&mut self, now: Now) {
         let pause = Span((RETRY_MIN.0 << self.failures.min(10)).min(RETRY_MAX.0));
-        let pause = self.spread(pause);
+        // Half to one and a half of it: a fleet that was refused together must not come back together.
+        self.draw_jitter();
+        let pause = pause.scale_ceil(500 + (self.jitter >> 33) % 1_001, 1_000);
         self.failures = self.failures.saturating_add(1);
         if let Some(outstanding) = &mut self.outstanding {
             outstanding.retry_at = Some(now.boot + pause);

@@ -2,6 +2,7 @@
 
 use crate::error::TransportError;
 use futures_util::future::BoxFuture;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use temporalio_client::errors::{WorkflowInteractionError, WorkflowUpdateError};
 use temporalio_client::tonic::{Code, Status};
@@ -28,6 +29,25 @@ pub trait Transport: Send + Sync + 'static {
 pub struct TemporalTransport {
     workflow: UntypedWorkflowHandle<Client>,
     rpc: RpcOptions,
+    asked: Mutex<Asked>,
+}
+
+/// What was asked last, and how often it was answered. Part of the update's id, so that the same request sent again joins
+/// the update that is still under way instead of adding another one: a workflow takes ten at a time.
+#[derive(Default)]
+struct Asked {
+    incarnation: String,
+    seq: u64,
+    answers: u32,
+}
+
+impl Asked {
+    fn update_id(&mut self, request: &HeartbeatJson) -> String {
+        if self.seq != request.seq || self.incarnation != request.incarnation {
+            *self = Asked { incarnation: request.incarnation.clone(), seq: request.seq, answers: 0 };
+        }
+        format!("{}-{}-{}", self.incarnation, self.seq, self.answers)
+    }
 }
 
 impl TemporalTransport {
@@ -36,14 +56,20 @@ impl TemporalTransport {
         // The keeper tries again with the same bytes and knows when that still makes sense.
         let rpc = RpcOptions::builder().timeout(timeout).retry_options(RetryOptions::no_retries()).build();
         let workflow = client.get_workflow_handle::<UntypedWorkflow>(coordinator_id(group));
-        TemporalTransport { workflow, rpc }
+        TemporalTransport { workflow, rpc, asked: Mutex::default() }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Transport for TemporalTransport {
     fn heartbeat(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<HeartbeatReplyJson, TransportError>> {
         Box::pin(async move {
-            let options = WorkflowExecuteUpdateOptions::builder().rpc_options(self.rpc.clone()).build();
+            let id = self.asked().update_id(&request);
+            let options =
+                WorkflowExecuteUpdateOptions::builder().update_id(id).rpc_options(self.rpc.clone()).build();
             let update = UntypedUpdate::new("heartbeat");
             let reply = self.workflow.execute_update(update, wire::write(&request), options).await;
             let reply = reply.map_err(|error| match error {
@@ -52,6 +78,7 @@ impl Transport for TemporalTransport {
                 WorkflowUpdateError::Rpc(status) => of_status(&status),
                 other => TransportError::Unreadable(other.to_string()),
             })?;
+            self.asked().answers += 1;
             wire::read(&reply).map_err(|error| TransportError::Unreadable(error.to_string()))
         })
     }
@@ -82,5 +109,27 @@ fn of_status(status: &Status) -> TransportError {
             TransportError::Rejected(message)
         }
         _ => TransportError::Unreachable(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_sent_again_joins_its_update_until_that_is_answered() {
+        let request = |seq: u64| HeartbeatJson {
+            incarnation: "ab".to_owned(),
+            seq,
+            nonce: 0,
+            worker: String::new(),
+            cells: Vec::new(),
+        };
+        let mut asked = Asked::default();
+        assert_eq!(asked.update_id(&request(1)), "ab-1-0");
+        assert_eq!(asked.update_id(&request(1)), "ab-1-0");
+        asked.answers += 1;
+        assert_eq!(asked.update_id(&request(1)), "ab-1-1");
+        assert_eq!(asked.update_id(&request(2)), "ab-2-0");
     }
 }

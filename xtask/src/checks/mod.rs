@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use crate::workspace::Workspace;
-use crate::{report, rules, temporal_cli};
+use crate::{demo, report, rules, temporal_cli};
 
 /// What `cargo xtask test` takes.
 #[derive(Debug, Clone, Default, Args)]
@@ -51,6 +51,11 @@ pub const STEPS: &[Step] = &[
     Step { name: "build", purpose: "every target builds", run: build },
     Step { name: "temporal", purpose: "there is a Temporal CLI for end-to-end tests", run: temporal },
     Step { name: "test", purpose: "all tests pass, those on a real Temporal server too", run: test },
+    Step {
+        name: "demo",
+        purpose: "a short demo keeps its promises, with real processes and kills",
+        run: short_demo,
+    },
     Step { name: "doc", purpose: "the documentation builds and its links work", run: doc },
 ];
 
@@ -198,6 +203,10 @@ fn test(session: &Session<'_>) -> Result<()> {
     let mut command = session.cargo(&["test", "--workspace"]);
     command.env(temporal_cli::OVERRIDE_VARIABLE, session.temporal_cli()?);
     succeed(command, "see the failed tests above")
+}
+
+fn short_demo(session: &Session<'_>) -> Result<()> {
+    demo::run(session.workspace, &demo::DemoOptions::short(), demo::Judged::Promises)
 }
 
 fn doc(session: &Session<'_>) -> Result<()> {

@@ -57,11 +57,20 @@ const FLUSHED_AFTER: Duration = Duration::from_millis(500);
 /// Folders of earlier runs that are kept.
 const RUNS_KEPT: usize = 4;
 
+/// Which figures decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judged {
+    /// All of them.
+    Everything,
+    /// Those that hold on a busy machine too: for tests, which don't measure times.
+    Promises,
+}
+
 /// Runs the demo.
 ///
 /// # Errors
 /// When a part of it can't be started, or its outcome breaks what tollgate promises.
-pub fn run(workspace: &Workspace, options: &DemoOptions) -> Result<()> {
+pub fn run(workspace: &Workspace, options: &DemoOptions, judged: Judged) -> Result<()> {
     let batch = Batch::read(&options.input_path(workspace))?;
     if let Some(path) = &options.json {
         fs::write(path, "").with_context(|| format!("--json {}: can't write this file", path.display()))?;
@@ -89,7 +98,10 @@ pub fn run(workspace: &Workspace, options: &DemoOptions) -> Result<()> {
         let json = serde_json::to_string_pretty(&outcome)? + "\n";
         fs::write(path, json).with_context(|| format!("--json {}: can't write this file", path.display()))?;
     }
-    let checks = outcome.checks(parts);
+    let checks = match judged {
+        Judged::Everything => outcome.checks(parts),
+        Judged::Promises => outcome.promises(),
+    };
     println!("\n{}", outcome::table(&checks));
     println!("  notes and logs: {}", stage.supervisor().run_dir().display());
     if options.keep {

@@ -65,6 +65,22 @@ pub struct DemoOptions {
 }
 
 impl DemoOptions {
+    /// A run for tests: the whole path, with kills, in about 20 seconds.
+    pub fn short() -> DemoOptions {
+        DemoOptions {
+            json: None,
+            seconds: Some(20),
+            workers: 3,
+            rate: 50,
+            burst: 16,
+            downstream: None,
+            input: None,
+            no_baseline: true,
+            no_ramp: false,
+            keep: false,
+        }
+    }
+
     /// The file with the batch.
     pub fn input_path(&self, workspace: &Workspace) -> PathBuf {
         self.input.clone().unwrap_or_else(|| workspace.root().join(INPUT_DEFAULT))

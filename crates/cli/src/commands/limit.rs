@@ -11,7 +11,7 @@ use crate::table::{Cell, Paint, Side, Table, printable};
 use tollgate_core::limit::CellKey;
 use tollgate_core::units::Span;
 use tollgate_workflows::config::view::{ConfigJson, ConfiguredLimitJson};
-use tollgate_workflows::wire::config::{AppliedJson, ApplyJson, LimitJson, RateJson};
+use tollgate_workflows::wire::config::{AppliedJson, ApplyJson, LimitJson};
 
 /// Shows and changes limits.
 ///
@@ -170,7 +170,7 @@ fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
 mod tests {
     use super::*;
     use tollgate_workflows::config::view::{CoordinatorKnowsJson, EffectiveLimitJson, RampJson};
-    use tollgate_workflows::wire::config::ExactRateJson;
+    use tollgate_workflows::wire::config::{ExactRateJson, RateJson};
     use tollgate_workflows::wire::status::UnreadableJson;
 
     const NOW: u64 = 1_796_043_897_000_000;

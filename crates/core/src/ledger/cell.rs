@@ -466,7 +466,8 @@ impl Cell {
         }
         // Claims made before the burst was cut add up to more than it: whoever comes first keeps what there is room for.
         let burst = self.burst_for_lease(turn);
-        let own = self.holders.get(&holder).map(|own| own.counted_at(turn.now, turn.rules)).unwrap_or_default();
+        let own =
+            self.holders.get(&holder).map(|own| own.counted_at(turn.now, turn.rules)).unwrap_or_default();
         let room = burst - (self.out(turn.now, turn.rules).cap - own.1);
         let cap = cap.min(room.at_least_zero()).floor_to_milli();
         let due = self.recovering_until.map(|until| until.since(turn.now));

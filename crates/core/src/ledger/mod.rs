@@ -33,6 +33,8 @@ pub const HOLDINGS_MAX: usize = 16_000;
 pub const GRANT_RECORDS_MAX: usize = 256;
 /// How often entries that have ended are swept, at the earliest: the sweep costs a walk over all holders.
 const SWEEP_EVERY: Span = Span::from_secs(1);
+/// How far in the future the run of a configuration's version may begin: wall clocks disagree.
+const VERSION_AHEAD_MAX: Span = Span::from_secs(24 * 3_600);
 /// How long an eviction is remembered after its worker was last heard: a worker that was cut off for longer than this
 /// is taken for a new one.
 const EVICTION_KEPT: Span = Span::from_secs(3_600);
@@ -218,6 +220,8 @@ pub enum ConfigError {
     Twice(CellKey),
     /// More cells than [`CELLS_MAX`], removed ones that are still remembered included.
     TooMany(usize),
+    /// A version whose run begins more than a day from now: nothing could ever be newer.
+    FromTheFuture(Version),
 }
 
 impl core::fmt::Display for ConfigError {
@@ -225,6 +229,12 @@ impl core::fmt::Display for ConfigError {
         match self {
             ConfigError::Cell(cell) => write!(f, "limit {}: {}", cell.0, cell.1),
             ConfigError::Twice(key) => write!(f, "limit {key}: given twice"),
+            ConfigError::FromTheFuture(version) => {
+                write!(
+                    f,
+                    "version is {version}, allowed: a run that begins at most a day from now, in microseconds"
+                )
+            }
             ConfigError::TooMany(count) => {
                 write!(
                     f,
@@ -455,6 +465,11 @@ impl Ledger {
     }
 
     fn revoke(&mut self, now: LedgerTime, request: &Request) {
+        // One of two processes under one name speaks for itself only: what the other one holds runs out by itself.
+        let known = self.state.workers.get(&request.incarnation);
+        if known.is_some_and(|worker| worker.standing == Standing::Burned) {
+            return;
+        }
         // A last word has the newest seq; one that is older is not from a process that has stopped.
         if self.state.workers.get(&request.incarnation).is_some_and(|worker| request.seq < worker.seq) {
             return;
@@ -537,6 +552,9 @@ impl Ledger {
             self.state.ignored_version = Some(configure.version);
             return Output::Ignored;
         }
+        if configure.version.run > (now + VERSION_AHEAD_MAX).0 {
+            return Output::Refused(ConfigError::FromTheFuture(configure.version));
+        }
         if let Err(error) = self.check(&configure) {
             return Output::Refused(error);
         }
@@ -599,6 +617,10 @@ impl Ledger {
 
     fn serve(&mut self, now: LedgerTime) {
         for cell in self.state.cells.values_mut() {
+            // Granting at a time that the cell has not come to yet would count from then on only.
+            if !cell.strict.is_empty() {
+                cell.advance(now, self.rules);
+            }
             cell.serve(now, &mut self.state.records, self.rules);
         }
         let over = self.state.records.len().saturating_sub(GRANT_RECORDS_MAX);

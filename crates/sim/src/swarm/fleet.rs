@@ -85,6 +85,7 @@ pub(super) struct Run {
     /// Strict permits that wait, or did.
     waiting: Vec<(String, CellKey)>,
     healed: bool,
+    removed_until: u64,
     stepped: u64,
 }
 
@@ -108,6 +109,7 @@ pub(super) fn play(seed: u64, rules: Rules) -> Run {
         permits: Vec::new(),
         waiting: Vec::new(),
         healed: false,
+        removed_until: 0,
         stepped: 0,
     };
     run.set_up();
@@ -426,7 +428,8 @@ impl Run {
                 let config = pick_ref(&mut self.rng, &self.cells);
                 let Some(config) = config.cloned() else { return };
                 let cost = 1 + self.rng.below(1 + self.plan.burst / 2);
-                let lease = Span::from_millis(500 + self.rng.below(2 * self.plan.lease_ms));
+                // Never longer than a lease: a burst that was cut counts for as long as that.
+                let lease = Span::from_millis(500 + self.rng.below(1_500));
                 let auto = self.rng.chance(1, 5);
                 let key = config.key.clone();
                 self.acquire(id, key, cost, lease, auto);
@@ -648,6 +651,10 @@ impl Run {
     }
 
     fn change_limit(&mut self, fault: Fault) {
+        // A limit that comes back with a larger burst is a new one and starts full; the judge knows only one.
+        if self.now < self.removed_until {
+            return;
+        }
         let mut cells = self.cells.clone();
         let index = usize::try_from(self.rng.below(cells.len() as u64)).unwrap_or(0);
         let Some(config) = cells.get_mut(index) else { return };
@@ -662,7 +669,8 @@ impl Run {
                 }
                 if self.rng.chance(1, 6) {
                     let lease = pick(&mut self.rng, &[2_000, self.plan.lease_ms, 2 * self.plan.lease_ms]);
-                    config.lease = Span::from_millis(lease);
+                    // Only longer: a lease of before would outlive the burst that it was granted within.
+                    config.lease = config.lease.max(Span::from_millis(lease));
                 }
             }
             Fault::Ramp => {
@@ -686,6 +694,10 @@ impl Run {
 
     fn remove_limit(&mut self) {
         let all = self.cells.clone();
+        let ledger_now = self.machine.world.ledger_time();
+        if self.now < self.removed_until || all.iter().any(|cell| ledger_now < cell.burst.end) {
+            return;
+        }
         let index = usize::try_from(self.rng.below(all.len() as u64)).unwrap_or(0);
         let mut fewer = all.clone();
         if index < fewer.len() {
@@ -694,6 +706,7 @@ impl Run {
         self.configure(fewer);
         self.cells.clone_from(&all);
         let after = if self.rng.chance(1, 2) { self.rng.below(SECOND / 2) } else { self.about_a_lease() };
+        self.removed_until = self.now + after + 1;
         self.later(after, Op::Configure { cells: all, version: None });
     }
 
@@ -759,7 +772,12 @@ impl Run {
             self.change_mode(worker);
         }
         self.version.n += 2;
-        let cells = self.base.clone();
+        // A limit that is gone just now comes back as it was, for a start.
+        self.configure(self.cells.clone());
+        let mut cells = self.base.clone();
+        for (base, last) in cells.iter_mut().zip(&self.cells) {
+            base.lease = base.lease.max(last.lease);
+        }
         self.configure(cells);
         // A crowd of dead incarnations slows the pace below what a short lease needs, until they are forgotten.
         if self.machine.world.ledger().state().workers.len() > 12 {

@@ -144,6 +144,10 @@ impl Plan {
         if calm {
             faults.clear();
         }
+        // Both live on the same margin, and only one of them at a time is within the assumptions.
+        if faults.contains(&Fault::Suspend) {
+            faults.retain(|fault| *fault != Fault::ClockStep);
+        }
         let mut moments = Fault::MOMENTS.to_vec();
         moments.retain(|moment| faults.contains(moment));
         let forgets = faults.contains(&Fault::Amnesia) || faults.contains(&Fault::Reset);

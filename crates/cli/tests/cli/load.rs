@@ -113,11 +113,14 @@ fn signals_among_heartbeats_are_all_handled_once_across_continue_as_new() {
         world.tollgate_ok(&["limit", "set", "once", "--rate", "0/s", "--burst", "100000"]);
         world.status_when("both limits arrive", |status| status.limits.len() == 2).await;
         let id = world.coordinator();
+        let kept = json!({"id": "kept", "client": "c", "limit": "once", "lease_ms": 120_000});
+        let granted = world.update(&id, "acquire", &kept).await.unwrap();
+        assert_eq!(granted["status"], "granted", "{granted}");
         let seconds = 25;
         let sent = AtomicU64::new(0);
         let signals = (0..4u64).map(async |lane| {
-            let mut tick = interval(Duration::from_millis(100));
-            for n in 0..seconds * 10 {
+            let mut tick = interval(Duration::from_millis(200));
+            for n in 0..seconds * 5 {
                 tick.tick().await;
                 let name = format!("{lane}-{n}");
                 let permit = json!({"id": name, "client": "c", "limit": "once", "lease_ms": 60_000});
@@ -134,7 +137,14 @@ fn signals_among_heartbeats_are_all_handled_once_across_continue_as_new() {
             world.status_when("every signal is handled", |status| status.unreadable.count >= sent).await;
         assert_eq!(status.unreadable.count, sent, "every signal is counted once");
         let once = status.limits.iter().find(|row| row.limit == "once").unwrap();
-        assert_eq!((once.used, once.free_milli), (sent, (100_000 - sent) * 1_000), "{once:?}");
+        assert_eq!((once.used, once.free_milli), (sent, (100_000 - 1 - sent) * 1_000), "{once:?}");
+        // The same id is the same permit, runs later.
+        let again = world.update(&id, "acquire", &kept).await.unwrap();
+        assert_eq!(again["status"], "granted", "{again}");
+        let after = world.status().await;
+        let once = after.limits.iter().find(|row| row.limit == "once").unwrap();
+        assert_eq!((once.free_milli, once.cap_milli), ((100_000 - 1 - sent) * 1_000, 1_000), "{once:?}");
+        assert!(after.runs > 0);
         for worker in &workers {
             let seen = world.query(&id, "worker", &json!({"worker": worker.incarnation()})).await;
             assert_eq!(seen["workers"][0]["seq"], 30 * seconds / u64::from(WORKERS), "{seen}");

@@ -142,7 +142,7 @@ fn hostile_input_to_the_coordinator_is_answered_or_counted_and_changes_nothing()
             ("revoke", Json("{}"), &["client"]),
             ("revoke", Json("7"), &["integer `7`"]),
             ("evict", Json(r#"{"worker":"nobody"}"#), &["worker", "nobody"]),
-            ("configure", Json("[]"), &["version"]),
+            ("configure", Json("{}"), &["version"]),
             ("configure", Json(&negative), &["cells[0].rate.target.micro_tokens", "`-5`"]),
             ("configure", Json(&huge), &["cells[0].rate.target.micro_tokens", "allowed"]),
             ("configure", Json(&too_big), &["rate is 18446744073710", "allowed: 0 to 1000000000000"]),

@@ -1,0 +1,20 @@
+//! The program: its command line, and its hosts and their workflows on a real Temporal dev server, with real crashes.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print what they measure")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends at the first surprise"
+)]
+
+mod child;
+mod command_line;
+mod fleet;
+mod hostile;
+mod life;
+mod load;
+mod past;
+mod record;
+mod strict;
+mod world;
