@@ -7,6 +7,8 @@ use tempfile::TempDir;
 use super::*;
 
 /// Long enough for a loaded machine; no test waits for it when all is well.
+/// Set for [`interrupted_program`].
+const INTERRUPTED: &str = "XTASK_TEST_INTERRUPTED";
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -199,7 +201,7 @@ fn a_program_that_is_not_there_is_named() {
 fn an_interrupt_kills_the_children_and_ends_with_status_130() {
     let (supervisor, _folder) = supervisor();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--nocapture", "--exact", "process::tests::interrupted_program"]);
+    command.args(["--nocapture", "--exact", "process::tests::interrupted_program"]).env(INTERRUPTED, "1");
     let program = supervisor.spawn("program", command).unwrap();
     // The harness prints the name of the test without a line end before it.
     let line = program.wait_for_line("child ", LONG).unwrap();
@@ -208,9 +210,12 @@ fn an_interrupt_kills_the_children_and_ends_with_status_130() {
     assert!(test_kill_process(Pid::from_raw(child).unwrap()).is_err(), "{child} is still there");
 }
 
+/// The other half of the test above, which runs it as a program of its own; nothing otherwise.
 #[test]
-#[ignore = "the other half of the test above, which runs it as a program of its own"]
 fn interrupted_program() {
+    if std::env::var_os(INTERRUPTED).is_none() {
+        return;
+    }
     let (supervisor, _folder) = supervisor();
     supervisor.kill_on_interrupt().unwrap();
     let child = supervisor.spawn("child", shell("echo ready; exec sleep 60")).unwrap();

@@ -93,9 +93,11 @@ fn hostile_input_to_the_coordinator_is_answered_or_counted_and_changes_nothing()
         };
         let (negative, huge, too_big) =
             (rate("-5"), rate("18446744073709551616"), rate("18446744073709551615"));
-        let twice = r#"{"version":{"run_us":18446744073709551615,"n":1},"cells":[
-            {"limit":"a","lease_ms":5000,"rate":{"source":{"micro_tokens":1,"period_us":1000000},"target":{"micro_tokens":1,"period_us":1000000}},"burst":{"source_milli":1000,"target_milli":1000}},
-            {"limit":"a","lease_ms":5000,"rate":{"source":{"micro_tokens":2,"period_us":1000000},"target":{"micro_tokens":2,"period_us":1000000}},"burst":{"source_milli":1000,"target_milli":1000}}]}"#;
+        let ahead = r#"{"version":{"run_us":18446744073709551615,"n":1},"cells":[]}"#;
+        let entry = r#"{"limit":"a","lease_ms":5000,"rate":{"source":{"micro_tokens":1,"period_us":1000000},
+            "target":{"micro_tokens":1,"period_us":1000000}},"burst":{"source_milli":1000,"target_milli":1000}}"#;
+        let newer = before.version.run_us + 1;
+        let twice = format!(r#"{{"version":{{"run_us":{newer},"n":1}},"cells":[{entry},{entry}]}}"#);
         let cases: &[(&str, Sent<'_>, &[&str])] = &[
             ("lease", Nothing, &["no input given", "one JSON object is wanted"]),
             ("lease", Two("{}", "{}"), &["2 inputs given", "one JSON object is wanted"]),
@@ -146,7 +148,8 @@ fn hostile_input_to_the_coordinator_is_answered_or_counted_and_changes_nothing()
             ("configure", Json(&negative), &["cells[0].rate.target.micro_tokens", "`-5`"]),
             ("configure", Json(&huge), &["cells[0].rate.target.micro_tokens", "allowed"]),
             ("configure", Json(&too_big), &["rate is 18446744073710", "allowed: 0 to 1000000000000"]),
-            ("configure", Json(twice), &["limit a", "given twice"]),
+            ("configure", Json(&twice), &["limit a", "given twice"]),
+            ("configure", Json(ahead), &["version is 18446744073709551615.1", "at most a day from now"]),
         ];
         let mut counted = 0;
         for (name, input, wanted) in cases {

@@ -1,4 +1,5 @@
-//! Records the histories that tests of the workflows replay. Run by `cargo xtask record-history`.
+//! A little of everything that the workflows do, whose histories can be kept: `cargo xtask record-history` keeps them for
+//! the tests that replay them.
 
 use crate::fleet::Worker;
 use crate::world::{Server, World, eventually, run};
@@ -7,14 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_workflows::wire;
 
-/// The variable that names the folder for the histories.
+/// The variable that names a folder for the histories; without it they are written to one that goes away.
 const FOLDER_VARIABLE: &str = "TOLLGATE_RECORD_HISTORIES";
 
 #[test]
-#[ignore = "writes files: `cargo xtask record-history`"]
-fn record_histories() {
-    let folder =
-        PathBuf::from(std::env::var_os(FOLDER_VARIABLE).expect("set TOLLGATE_RECORD_HISTORIES to a folder"));
+fn every_kind_of_message_leaves_healthy_histories() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = std::env::var_os(FOLDER_VARIABLE).map_or(temporary.path().to_owned(), PathBuf::from);
     // Short runs, so that a small file has a continue-as-new in it.
     let server = Server::start(&[], &["limit.historyCount.suggestContinueAsNew=70"]);
     run(async {
@@ -77,6 +77,7 @@ fn record_histories() {
         })
         .await;
         for (id, name) in [(&coordinator, "coordinator"), (&config, "config")] {
+            assert!(!world.healthy_runs(id).await.is_empty());
             for (index, run) in world.healthy_runs(id).await.iter().enumerate() {
                 let json = world.history_json(id, &run.id).await;
                 let file = folder.join(format!("{name}-{}.json", index + 1));
