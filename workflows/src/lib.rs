@@ -8,6 +8,8 @@
 //!
 //! This crate knows no runtime, no socket and no clock.
 
+#![deny(clippy::float_arithmetic)]
+
 #[allow(missing_docs, reason = "the macros make public names of the activities and give them no docs")]
 pub mod config;
 pub mod contracts;

@@ -296,7 +296,7 @@ pub struct Change {
     /// Why, for the history
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Who, for the history [default: USER@HOST]
+    /// Who, for the history; the login name and the host unless given
     #[arg(long, value_name = "NAME")]
     pub actor: Option<String>,
     /// Say what would change, and change nothing

@@ -8,7 +8,7 @@
 //!
 //! - [`ledger::Ledger`] accounts for all limits of one group. It runs inside the coordinator workflow.
 //! - [`client::Client`] holds what one worker process has leased. It runs inside the worker library and drives one
-//!   [`bucket::Bucket`] per cell, whose level the hot path takes from.
+//!   [`bucket::Mint`] per cell, which fills the level that the hot path takes from.
 //!
 //! The guarantee that both of them keep, for a rate `R(t)` and a burst `B`, is that the fleet admits in every interval
 //! `[s, t]` at most `B + integral of R over [s, t]`. [`rules::Rule`] names each rule that this rests on.

@@ -27,7 +27,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 /// Writes one line to standard output.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_line(line: &str) -> Result<(), Failure> {
     print(&format!("{line}\n"))
 }
