@@ -26,6 +26,8 @@ const RETRY_MAX: Span = Span::from_secs(2);
 const HEARTBEAT_FIRST: Span = Span::from_secs(1);
 /// Before the first reply says otherwise.
 const GAP_FIRST: Span = Span::from_millis(200);
+/// A ledger that knows a seq further ahead than this has it from somebody else.
+const SEQ_AHEAD_MAX: u64 = 1_000;
 /// Work that still waits is told again after this.
 const HUNGRY_AGAIN: Span = Span::from_millis(500);
 /// A change of the share by less than this much of the rate hurries nothing: 1%.
@@ -389,7 +391,7 @@ impl<L: Level> Client<L> {
     }
 
     fn request(&mut self, now: Now, nonce: u64) -> Request {
-        self.seq += 1;
+        self.seq = self.seq.saturating_add(1);
         self.draw_jitter();
         let request = Request {
             incarnation: self.incarnation,
@@ -446,6 +448,10 @@ impl<L: Level> Client<L> {
     /// The ledger refused the outstanding request.
     pub fn on_refusal(&mut self, now: Now, error: RequestError) -> AfterRefusal {
         match error {
+            // So far ahead is no lost answer of ours: somebody else speaks under this name.
+            RequestError::Stale { newest } if newest > self.seq.saturating_add(SEQ_AHEAD_MAX) => {
+                AfterRefusal::Reincarnate
+            }
             RequestError::Stale { newest } => {
                 self.seq = self.seq.max(newest);
                 self.outstanding = None;

@@ -261,3 +261,48 @@ fn permits_that_have_ended_do_not_fill_the_queue() {
     assert_eq!(granted, 3 * STRICT_MAX);
     assert_eq!(books.settles(secs(30), 1), AcquireOutcome::Ended(Ended::Used), "the newest are remembered");
 }
+
+#[test]
+fn a_wrong_figure_for_debt_does_not_close_a_limit_for_good() {
+    let limit = CellConfig::constant("api", Rate::per_second(20), 5, Span::from_secs(4));
+    let mut ledger = Ledger::new(Start::First, 1, LedgerTime(0));
+    let version = Version { run: 1, n: 1 };
+    let configure = Configure { version, settings: Settings::default(), cells: vec![limit] };
+    ledger.apply(LedgerTime(0), Input::Configure(configure));
+    let cell = tollgate_core::message::CellReport {
+        key: CellKey::of("api"),
+        borrowed: false,
+        acting: None,
+        held: Amount::ZERO,
+        used: 0,
+        returned: Amount::ZERO,
+        debt: Amount::tokens(u64::MAX),
+        demand: 0,
+        waiting: 0,
+        largest: 1,
+    };
+    let request = tollgate_core::message::Request {
+        incarnation: tollgate_core::message::Incarnation(7),
+        seq: 1,
+        nonce: 0,
+        worker: "w".to_owned(),
+        cells: vec![cell],
+    };
+    ledger.apply(LedgerTime(0), Input::Heartbeat(request));
+    // It is forgotten; what is counted of its debt is paid off within the time of ten bursts.
+    ledger.apply(LedgerTime(200_000_000), Input::Tick);
+    ledger.apply(LedgerTime(204_000_000), Input::Tick);
+    assert_eq!(ledger.state().cells[&CellKey::of("api")].free, Amount::tokens(5));
+}
+
+#[test]
+fn a_seq_that_somebody_else_sent_ahead_makes_a_new_incarnation() {
+    use tollgate_core::client::{AfterRefusal, Client};
+    use tollgate_core::message::{Incarnation, RequestError};
+    let mut client: Client<Count> = Client::new(Incarnation(1), "w", 1);
+    client.add_cell(CellKey::of("api"), false, Count::default());
+    client.poll(at(0), 1);
+    let after = client.on_refusal(at(10), RequestError::Stale { newest: u64::MAX });
+    assert_eq!(after, AfterRefusal::Reincarnate);
+    assert_eq!(client.on_refusal(at(10), RequestError::Stale { newest: 3 }), AfterRefusal::GoOn);
+}

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
 use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_lease, check_name};
-use tollgate_core::units::{LedgerTime, Span};
+use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How many changes are remembered: weeks of an operator's work.
 pub const HISTORY_ENTRIES_MAX: usize = 200;
@@ -410,6 +410,7 @@ impl Plan {
         };
         let over = text::over(ramp.over);
         let under_way = |end: LedgerTime| ramp.now < end;
+        let was_closed = cell.rate.target.micro_tokens == 0 && cell.burst.target == Amount::ZERO;
         if let Some(Ok(rate)) = limit.rate.map(RateJson::check)
             && (cell.rate.target.cmp_value(rate).is_ne()
                 || (under_way(cell.rate.end) && ramp.hurries(cell.rate.end)))
@@ -425,7 +426,9 @@ impl Plan {
                 over => cell.rate.ramp_to(rate, ramp.now, over),
             };
         }
-        if let Some(burst) = limit.burst {
+        // A burst of zero that came with a rate of zero admits nothing under any other rate.
+        let opened = limit.rate.filter(|rate| was_closed && rate.count > 0);
+        if let Some(burst) = limit.burst.or_else(|| opened.map(|rate| limit.burst_or_default(rate))) {
             let target = BurstCurve::constant(burst).target;
             if cell.burst.target != target || (under_way(cell.burst.end) && ramp.hurries(cell.burst.end)) {
                 let from = text::milli(cell.burst.at(ramp.now).milli_floor());

@@ -11,6 +11,9 @@ use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 /// Epochs and nonces are drawn from 53 bits, so that JSON numbers carry them everywhere.
 pub const NUMBER_BITS: u32 = 53;
 
+/// The largest seq: a process that sends a thousand requests a second for 285,000 years.
+pub const SEQ_MAX: u64 = 1 << NUMBER_BITS;
+
 /// An incarnation as 32 hexadecimal digits.
 pub fn incarnation_text(incarnation: core::Incarnation) -> String {
     format!("{:032x}", incarnation.0)
@@ -146,8 +149,8 @@ impl HeartbeatJson {
     /// [`Unreadable`] with the first field that is wrong.
     pub fn check(self) -> Result<core::Request, Unreadable> {
         let incarnation = incarnation_of(&self.incarnation)?;
-        if self.seq == 0 {
-            return Err(Unreadable::of("seq", "is 0, allowed: 1 and up"));
+        if self.seq == 0 || self.seq > SEQ_MAX {
+            return Err(Unreadable::of("seq", format!("is {}, allowed: 1 to {SEQ_MAX}", self.seq)));
         }
         if !self.worker.is_empty() {
             check_name("worker", &self.worker)?;

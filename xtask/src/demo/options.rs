@@ -65,11 +65,11 @@ pub struct DemoOptions {
 }
 
 impl DemoOptions {
-    /// A run for tests: the whole path, with kills, in about 20 seconds.
+    /// A run for tests: the whole path, with the ramp and the kills, in about 50 seconds.
     pub fn short() -> DemoOptions {
         DemoOptions {
             json: None,
-            seconds: Some(20),
+            seconds: Some(50),
             workers: 3,
             rate: 50,
             burst: 16,

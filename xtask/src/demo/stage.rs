@@ -51,6 +51,8 @@ pub struct Programs {
     pub tollgate: PathBuf,
     /// The example `fleet`.
     pub fleet: PathBuf,
+    /// `xtask`, for the downstream. This program's own file may just have been replaced by the build.
+    pub xtask: PathBuf,
 }
 
 /// Builds what the demo runs, in the profile of the tests, with cargo's own progress.
@@ -75,7 +77,7 @@ pub fn build(workspace: &Workspace) -> Result<Programs> {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let path = |name| executable(&text, name).with_context(|| format!("cargo built no program {name}"));
-    Ok(Programs { tollgate: path("tollgate")?, fleet: path("fleet")? })
+    Ok(Programs { tollgate: path("tollgate")?, fleet: path("fleet")?, xtask: path("xtask")? })
 }
 
 fn executable(messages: &str, name: &str) -> Option<PathBuf> {
@@ -212,7 +214,7 @@ impl Stage {
     /// When it isn't ready in time.
     pub fn downstream(&self, run: &str, allowance: Allowance) -> Result<(Process, Control, PathBuf)> {
         let log = self.supervisor.run_dir().join(format!("{run}.arrivals.jsonl"));
-        let mut command = Command::new(std::env::current_exe().context("can't find this program")?);
+        let mut command = Command::new(&self.programs.xtask);
         command.arg("downstream").arg("--log").arg(&log);
         command.args(["--rate", &allowance.rate.to_string(), "--burst", &allowance.burst.to_string()]);
         let process = self.supervisor.spawn(&format!("{run}-downstream"), command)?;

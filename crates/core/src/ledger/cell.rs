@@ -20,6 +20,10 @@ use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 
+/// The most debt of those who are gone that a cell takes over, in bursts: ten times the burst is paid off in ten times the
+/// time that it takes to fill.
+const DEBT_BURSTS_MAX: i128 = 10;
+
 /// Who holds: one incarnation, for its own tier or borrowed for a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
@@ -394,7 +398,7 @@ impl Cell {
     ) {
         let at = self.at;
         let Some(holding) = self.holders.remove(&holder) else { return };
-        let mut refund = -holding.debt;
+        let (mut refund, mut debt) = (Amount::ZERO, holding.debt);
         if let Some(report) = report {
             self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
             // Without the tombstone, a careless ledger pays from whatever the dead was granted anew.
@@ -404,10 +408,12 @@ impl Cell {
                 holding.counted_at(at, rules).1
             };
             let given_back = (report.returned - holding.returned).at_least_zero();
-            refund = given_back.min(paid) - report.debt.at_least_zero();
+            refund = given_back.min(paid);
+            debt = report.debt.at_least_zero();
         }
         if !recovering && !self.is_recovering(at) {
             self.free += refund;
+            self.take_over(debt);
         }
         self.clip(at, Rules::ALL);
     }
@@ -422,8 +428,17 @@ impl Cell {
             }
             keep
         });
-        self.free -= debt;
+        self.take_over(debt);
         self.strict.retain(|_, strict| !strict.is_forgotten(now));
+    }
+
+    /// Takes over the debt of somebody who is gone, up to a stated bound: a wrong figure must not close a limit for good.
+    fn take_over(&mut self, debt: Amount) {
+        if debt > Amount::ZERO {
+            let burst = self.config.burst.source.max(self.config.burst.target);
+            let bound = Amount(burst.0.saturating_mul(DEBT_BURSTS_MAX));
+            self.free = (self.free - debt).max(-bound).min(self.free);
+        }
     }
 
     /// Whether creating the cell anew would make no difference: nothing is out and the burst has refilled.

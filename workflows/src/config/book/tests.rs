@@ -37,6 +37,19 @@ fn problems(book: &mut Book, json: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_limit_that_was_closed_opens_with_a_burst() {
+    let mut book = book();
+    let burst = |book: &Book| {
+        let key = CellKey::of("closed");
+        book.configure().cells.iter().find(|cell| cell.key == key).unwrap().burst.target
+    };
+    book.apply(at(0), &set(r#"{"name":"closed","rate":{"count":0}}"#)).unwrap();
+    assert_eq!(burst(&book), Amount::ZERO);
+    book.apply(at(0), &change(r#"{"ramp_ms":0,"set":[{"name":"closed","rate":{"count":5}}]}"#)).unwrap();
+    assert_eq!(burst(&book), Amount::tokens(5));
+}
+
+#[test]
 fn a_rate_that_is_not_given_stays_with_its_ramp_and_a_new_limit_needs_one() {
     let mut book = book();
     book.apply(at(0), &set(r#"{"name":"api","rate":{"count":50},"burst":16}"#)).unwrap();
