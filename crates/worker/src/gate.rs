@@ -92,7 +92,15 @@ impl Gate {
         for limit in &options.limits {
             shared.cell(limit);
         }
-        runtime.spawn(Keeper::new(shared.clone(), transport, options.request_timeout).run());
+        let keeper = runtime.spawn(Keeper::new(shared.clone(), transport, options.request_timeout).run());
+        let watched = shared.clone();
+        runtime.spawn(async move {
+            if keeper.await.is_err() {
+                // Better a closed gate that says so than waiters whom nobody serves.
+                tracing::error!("the task that keeps the leases has ended unexpectedly: this gate is closed");
+                watched.close();
+            }
+        });
         Ok(Gate(Arc::new(Inner { shared })))
     }
 
