@@ -646,10 +646,12 @@ impl Coordinator {
             let ready = |me: &Self| me.is_over(&ctx) && me.is_quiet() && ctx.all_handlers_finished();
             // A signal that comes during the task that continues as new makes the server have the task done again, by
             // a host that first replays the whole run, during which more signals come. So this waits for a task that
-            // brought none, which is short; after a reset it doesn't wait.
+            // brought none, which is short; after a reset, or when the history has grown to twice its length, it doesn't.
             let is_last_try = tries >= CALM_TRIES_MAX;
-            let calm =
-                |me: &Self| me.renewing || is_last_try || me.signalled_at != ledger_time(ctx.workflow_time());
+            let calm = |me: &Self| {
+                let is_long = ctx.history_length() >= me.events_max.saturating_mul(2);
+                me.renewing || is_last_try || is_long || me.signalled_at != ledger_time(ctx.workflow_time())
+            };
             let over = |me: &Self| ready(me) && calm(me);
             if ctx.state(over) {
                 ctx.state_mut(|me| me.lanes_stop = true);
