@@ -121,6 +121,7 @@ impl<'a> Writer<'a> {
             kind: match cell.kind {
                 Kind::Shares => 0,
                 Kind::Tokens => 1,
+                Kind::Turns => 2,
             },
             holdings: cell.holders.iter().map(|(holder, holding)| self.holding(holder, holding)).collect(),
             strict: cell.strict.iter().map(|(id, strict)| self.strict(id, strict)).collect(),
@@ -145,6 +146,7 @@ impl<'a> Writer<'a> {
             seen_in_us: self.relative(holding.seen),
             waiting_since_in_us: holding.waiting_since.map(|since| self.relative(since)),
             place: holding.place.map(|place| self.place(place)),
+            turn_until_in_us: holding.turn_until.map(|until| self.relative(until)),
         }
     }
 
@@ -388,7 +390,12 @@ impl Reader {
             at: LedgerTime(cell.at_us),
             recovering_until: cell.recovering_until_us.map(LedgerTime),
             removed: cell.removed,
-            kind: if cell.kind == 0 { Kind::Shares } else { Kind::Tokens },
+            kind: match cell.kind {
+                0 => Kind::Shares,
+                1 => Kind::Tokens,
+                2 => Kind::Turns,
+                _ => return Err(StateError::Broken("kind")),
+            },
             holders,
             strict,
             next_place: cell.next_place,
@@ -411,6 +418,7 @@ impl Reader {
             seen: self.time(holding.seen_in_us),
             waiting_since: holding.waiting_since_in_us.map(|since| self.time(since)),
             place: holding.place.map(|place| self.place(place)),
+            turn_until: holding.turn_until_in_us.map(|until| self.time(until)),
         })
     }
 

@@ -140,7 +140,7 @@ Examples:
   tollgate status --json | jq '.limits[] | {limit, used, waiting}'
 
 Columns: RATE now and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
-share of its rate (kind `shares`) or as tokens (kind `tokens`); WAITING tokens that are wanted and not there.")]
+share of its rate (kind `shares`, or `turns` where workers hold it by turns) or as tokens (kind `tokens`); WAITING tokens that are wanted and not there.")]
     Status(Status),
     /// Write the history of a workflow's run to a file, as tests of the workflows replay it
     #[command(hide = true)]

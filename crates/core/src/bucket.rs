@@ -136,7 +136,7 @@ pub struct Mint {
     /// Tokens that came in, less those that left without being used. `inflow - level` is what was used.
     inflow: i128,
     /// Tokens given back.
-    returned: u64,
+    returned: Amount,
     /// Since when leases have followed each other without a gap.
     unbroken_since: BootTime,
     /// The smallest headroom, by stretch of time, newest last.
@@ -167,7 +167,7 @@ impl Mint {
             fraction: Amount::ZERO,
             high: Amount::ZERO,
             inflow: 0,
-            returned: 0,
+            returned: Amount::ZERO,
             unbroken_since: BootTime(0),
             headroom: [Slot::at(BootTime(0), Amount::ZERO); HEADROOM_SLOTS],
             rules,
@@ -186,7 +186,7 @@ impl Mint {
 
     /// Tokens given back so far.
     pub fn returned(&self) -> Amount {
-        Amount::tokens(self.returned)
+        self.returned
     }
 
     /// What the bucket holds, fractions included; negative for debt.
@@ -319,14 +319,28 @@ impl Mint {
             return 0;
         }
         let taken = self.take_out(level, tokens);
-        self.returned = self.returned.saturating_add(taken);
+        self.note_returned(Amount::tokens(taken));
+        self.high = self.holds(level);
+        taken
+    }
+
+    /// Gives everything back that is there, parts of a token included, likewise.
+    pub fn give_back_all<L: Level + ?Sized>(&mut self, level: &L) {
+        self.give_back(level, u64::MAX);
+        if self.held.is_some() {
+            let part = core::mem::replace(&mut self.fraction, Amount::ZERO);
+            self.note_returned(part.floor_to_milli());
+            self.high = self.holds(level);
+        }
+    }
+
+    fn note_returned(&mut self, amount: Amount) {
+        self.returned += amount;
         if let Some(held) = &mut self.held
             && self.rules.keeps(Rule::GivenBackCounts)
         {
-            held.cap = (held.cap - Amount::tokens(taken)).at_least_zero();
+            held.cap = (held.cap - amount).at_least_zero();
         }
-        self.high = self.holds(level);
-        taken
     }
 
     /// Keeps to a cap of what is held, where nothing is minted: room above it is of no use here, and counts at the ledger
@@ -385,7 +399,7 @@ impl Mint {
         let tokens = u64::try_from((excess + Amount::ONE - Amount(1)).whole()).unwrap_or(u64::MAX);
         let taken = self.take_out(level, tokens);
         if counted {
-            self.returned = self.returned.saturating_add(taken);
+            self.returned += Amount::tokens(taken);
         }
         if taken < tokens {
             self.fraction = Amount::ZERO;

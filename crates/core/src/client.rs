@@ -28,8 +28,10 @@ const HEARTBEAT_FIRST: Span = Span::from_secs(1);
 const GAP_FIRST: Span = Span::from_millis(200);
 /// A ledger that knows a seq further ahead than this has it from somebody else.
 const SEQ_AHEAD_MAX: u64 = 1_000;
+/// Even where the ledger asked to be asked again, requests are not closer than this.
+const INVITED_GAP: Span = Span::from_millis(20);
 /// Work that still waits is told again after this.
-const HUNGRY_AGAIN: Span = Span::from_millis(500);
+const HUNGRY_AGAIN: Span = Span::from_millis(1_000);
 /// A change of the share by less than this much of the rate hurries nothing: 1%.
 const HURRY_PPB: u32 = 10_000_000;
 
@@ -79,6 +81,8 @@ pub struct ClientCell<L> {
     burst: Option<u64>,
     recovering: bool,
     due: Option<BootTime>,
+    /// When a turn ends: the share is given up then.
+    turn_ends: Option<BootTime>,
     unacknowledged: bool,
 }
 
@@ -170,6 +174,11 @@ impl<L: Level> ClientCell<L> {
         }
         self.demand.observe(now.boot, self.wants.requested);
         let demand = self.demand.wanted_micro(self.wants.waiting);
+        if self.turn_ends.is_some_and(|ends| ends <= now.boot) {
+            self.turn_ends = None;
+            self.mint.lower_share(&self.level, Share::ZERO, now);
+            self.mint.give_back_all(&self.level);
+        }
         self.give_back_unused(now, demand);
         self.mint.lower_cap(&self.level);
         let acting =
@@ -201,10 +210,6 @@ impl<L: Level> ClientCell<L> {
         if let Some(keep) = self.unused_share(now, demand) {
             self.mint.lower_share(&self.level, keep, now);
         }
-        let counted = self.mint.held().is_some_and(|held| held.share == Share::ZERO);
-        if counted && demand == 0 {
-            self.mint.give_back(&self.level, u64::MAX);
-        }
     }
 
     /// The share to keep when more than 30% of the one held is unused and that is more than 2% of the rate.
@@ -214,6 +219,12 @@ impl<L: Level> ClientCell<L> {
         let keep = Share::ratio_floor(clamp_u64(u128::from(demand) * 5 / 4), rate.max(1));
         let unused = held.share.saturating_sub(keep).ppb();
         (u64::from(unused) * 10 > u64::from(held.share.ppb()) * 3 && unused > 2 * HURRY_PPB).then_some(keep)
+    }
+
+    /// When the ledger wants to hear of it: then no pace is kept to.
+    fn invited(&self) -> Option<BootTime> {
+        let due = self.due.filter(|_| self.wants.waiting > 0 && !self.unknown && !self.recovering);
+        self.turn_ends.into_iter().chain(due).min()
     }
 
     /// When this cell wants to be heard, if that is before the regular heartbeat.
@@ -255,6 +266,7 @@ impl<L: Level> ClientCell<L> {
                 self.burst = Some(terms.burst);
                 self.recovering = terms.confirm;
                 self.due = terms.due.map(|due| now.boot + due);
+                self.turn_ends = self.due.filter(|_| terms.share > Share::ZERO && !terms.confirm);
                 let name = LeaseName { epoch: reply.epoch, seq: reply.seq };
                 let arrival = Arrival { now, sent, used_at_sending: self.told.used, name, granted: reply.at };
                 self.mint.apply(&self.level, &arrival, terms);
@@ -326,6 +338,7 @@ impl<L: Level> Client<L> {
             burst: None,
             recovering: false,
             due: None,
+            turn_ends: None,
             unacknowledged: true,
         });
         self.cells.len() - 1
@@ -376,8 +389,17 @@ impl<L: Level> Client<L> {
         let shortest = ends.map(|held| held.expires.since(held.sent.boot).scale_floor(1, 3)).min();
         let regular = self.heartbeat.min(shortest.unwrap_or(self.heartbeat));
         let regular = last.boot + self.spread(regular);
+        let invited = self.cells.iter().filter_map(ClientCell::invited).min();
+        let regular = if self.cells.iter().all(|cell| cell.invited().is_some()) {
+            // Nothing is new until then.
+            let renewal = shortest.map_or(last.boot, |third| last.boot + third);
+            regular.max(renewal.min(invited.unwrap_or_default()))
+        } else {
+            regular
+        };
         let hurry = self.cells.iter().filter_map(|cell| cell.hurry(now, last.boot)).min();
-        regular.min(hurry.unwrap_or(regular)).max(earliest)
+        let next = regular.min(hurry.unwrap_or(regular)).max(earliest);
+        next.min(invited.map_or(next, |invited| invited.max(last.boot + INVITED_GAP)))
     }
 
     fn draw_jitter(&mut self) {
@@ -385,9 +407,9 @@ impl<L: Level> Client<L> {
             self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     }
 
-    /// 90 to 100% of a span, the same until the next request, so that a fleet doesn't beat as one.
+    /// 100 to 120% of a span, the same until the next request, so that a fleet doesn't beat as one.
     fn spread(&self, span: Span) -> Span {
-        span.scale_floor(900 + (self.jitter >> 33) % 101, 1_000)
+        span.scale_floor(1_000 + (self.jitter >> 33) % 201, 1_000)
     }
 
     fn request(&mut self, now: Now, nonce: u64) -> Request {

@@ -11,6 +11,7 @@ use tollgate_sim::checker::{Admission, Bound, judge};
 use tollgate_sim::{explore, script};
 
 mod play;
+mod scenarios;
 
 #[derive(Parser)]
 #[command(name = "tollgate-sim", about = "tollgate's simulator and judge")]
@@ -44,8 +45,12 @@ enum Command {
         #[arg(long = "break", value_name = "RULE")]
         broken: Option<String>,
     },
-    /// Plays fleets under random faults, one run per seed, and reports what is wrong with any of them.
+    /// Plays fleets, one run per seed: named ones, or random ones under random faults (`chaos`), and reports what is
+    /// wrong with any of them.
     Run {
+        /// Which fleets. All but `chaos` are measured against an ideal limiter.
+        #[arg(long, value_name = "NAME", default_value = "chaos", value_parser = scenarios::names())]
+        scenario: String,
         /// Seeds from A up to but not including B.
         #[arg(long, value_name = "A..B", default_value = "0..1000", value_parser = seeds)]
         seeds: Range<u64>,
@@ -67,6 +72,9 @@ enum Command {
         /// Writes a summary.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// Draws limit, admissions and shares over time, of the first seed of one named scenario.
+        #[arg(long, value_name = "FILE.svg")]
+        plot: Option<PathBuf>,
     },
     /// Switches off one rule after the other and says how many seeds it takes to notice.
     Hunt {
@@ -133,10 +141,15 @@ fn main() -> anyhow::Result<()> {
             }
             println!("{found} of {seeds} seeds exceed the bound");
         }
-        Command::Run { seeds, seed, broken, verbose, shrink, first, json } => {
+        Command::Run { scenario, seeds, seed, broken, verbose, shrink, first, json, plot } => {
             let seeds = seed.map_or(seeds, |seed| seed..seed.saturating_add(1));
             let options = play::Options { verbose, shrink, first };
-            play::run(seeds, broken, &options, json.as_deref())?;
+            let (json, plot) = (json.as_deref(), plot.as_deref());
+            if scenario == scenarios::CHAOS && plot.is_none() {
+                play::run(seeds, broken, &options, json)?;
+            } else {
+                scenarios::run(&scenarios::Wanted { name: &scenario, seeds, broken, options, json, plot })?;
+            }
         }
         Command::Hunt { seeds } => play::hunt(seeds),
         Command::Rules => {

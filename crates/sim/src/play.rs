@@ -32,13 +32,14 @@ struct Summary {
     seconds: f64,
 }
 
+/// What a range of seeds came to.
 #[derive(Default)]
-struct Tally {
-    seeds: u64,
-    steps: u64,
-    peak_ppm: u64,
-    utilization: Vec<u64>,
-    violating: Vec<Outcome>,
+pub(crate) struct Tally {
+    pub(crate) seeds: u64,
+    pub(crate) steps: u64,
+    pub(crate) peak_ppm: u64,
+    pub(crate) utilization: Vec<u64>,
+    pub(crate) violating: Vec<Outcome>,
 }
 
 impl Tally {
@@ -53,6 +54,22 @@ impl Tally {
     }
 }
 
+/// Millionths as a number.
+pub(crate) fn ratio(ppm: u64) -> f64 {
+    f64::from(u32::try_from(ppm).unwrap_or(u32::MAX)) / 1e6
+}
+
+/// Plays seeds, up to the first that is wrong if `first`.
+pub(crate) fn tally(seeds: Range<u64>, rules: Rules, first: bool) -> Tally {
+    let tally = Mutex::new(Tally::default());
+    swarm::run_all(seeds, rules, |outcome| {
+        let ends = first && outcome.violation.is_some();
+        tally.lock().unwrap_or_else(PoisonError::into_inner).add(outcome);
+        !ends
+    });
+    tally.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 pub(crate) fn run(
     seeds: Range<u64>,
     broken: Option<String>,
@@ -61,18 +78,19 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let rules = rules_without(broken.clone())?;
     let started = Instant::now();
-    let tally = Mutex::new(Tally::default());
-    swarm::run_all(seeds, rules, |outcome| {
-        if options.verbose {
+    let mut tally = if options.verbose {
+        let tally = Mutex::new(Tally::default());
+        swarm::run_all(seeds, rules, |outcome| {
             println!("# seed {}: {}", outcome.seed, outcome.plan);
             outcome.steps.iter().for_each(|step| println!("{step}"));
             outcome.books.iter().for_each(|line| println!("# {line}"));
-        }
-        let ends = options.first && outcome.violation.is_some();
-        tally.lock().unwrap_or_else(PoisonError::into_inner).add(outcome);
-        !ends
-    });
-    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+            tally.lock().unwrap_or_else(PoisonError::into_inner).add(outcome);
+            true
+        });
+        tally.into_inner().unwrap_or_else(PoisonError::into_inner)
+    } else {
+        tally(seeds, rules, options.first)
+    };
     let seconds = started.elapsed().as_secs_f64();
     tally.violating.sort_by_key(|outcome| outcome.seed);
     let switch = broken.as_ref().map(|rule| format!(" --break {rule}")).unwrap_or_default();
@@ -85,7 +103,6 @@ pub(crate) fn run(
             steps.iter().for_each(|step| println!("    {step}"));
         }
     }
-    let ratio = |ppm: u64| f64::from(u32::try_from(ppm).unwrap_or(u32::MAX)) / 1e6;
     let used = &tally.utilization;
     let mean = used.iter().sum::<u64>().checked_div(used.len() as u64);
     let summary = Summary {

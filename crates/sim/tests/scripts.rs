@@ -4,6 +4,8 @@
 
 #[path = "sim/hostile.rs"]
 mod hostile;
+#[path = "sim/scenarios.rs"]
+mod scenarios;
 #[path = "sim/swarm.rs"]
 mod swarm;
 

@@ -255,13 +255,15 @@ impl LimitRowJson {
             kind: match view.kind {
                 Kind::Shares => "shares".to_owned(),
                 Kind::Tokens => "tokens".to_owned(),
+                Kind::Turns => "turns".to_owned(),
             },
             kind_reason: format!(
-                "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once",
+                "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once, {} tokens per round trip",
                 reason.per_heartbeat_milli / 1_000,
                 reason.per_heartbeat_milli % 1_000,
                 reason.needed,
-                reason.burst
+                reason.burst,
+                reason.per_round
             ),
             used: view.used,
             waiting: view.waiting,

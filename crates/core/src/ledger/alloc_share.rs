@@ -13,9 +13,11 @@ use alloc::vec::Vec;
 pub enum Kind {
     /// Workers mint their shares of the rate: for rates that are large against fleet and heartbeat.
     Shares,
-    /// The ledger hands out counted tokens in the order of the queue: for small rates, and for bursts that are smaller
-    /// than what the fleet's workers need to hold.
+    /// The ledger hands out counted tokens in the order of the queue: for small rates.
     Tokens,
+    /// A few workers at a time mint shares, for a while, in the order of the queue: for bursts that are smaller than what
+    /// the fleet's workers need to hold at once, at rates for which counted tokens can't go round quickly enough.
+    Turns,
 }
 
 /// Why a kind was chosen; shown in `status`.
@@ -23,6 +25,8 @@ pub enum Kind {
 pub struct KindReason {
     /// Tokens that one active worker would mint in one heartbeat, in thousandths.
     pub per_heartbeat_milli: u64,
+    /// Tokens that the whole rate brings in half a heartbeat, which is how long a counted token takes to come round.
+    pub per_round: u64,
     /// Tokens that active workers must hold at once.
     pub needed: u64,
     /// Tokens that may be held at once.
@@ -37,14 +41,28 @@ pub(super) struct Wish {
     pub tokens: Amount,
     pub due: Option<Span>,
     pub place: Option<Place>,
+    /// When its turn ends.
+    pub turn_until: Option<LedgerTime>,
 }
 
 /// The part of the burst that is not prefetched while the rest suffices: for newcomers, in tenths.
 const RESERVE_TENTHS: u64 = 2;
 /// Shares need this many tokens per worker and heartbeat, in thousandths; below it counted tokens are fairer.
 const SHARES_MILLI_MIN: u64 = 2_000;
-/// A share that would change by less than this is left as it is, so that noise costs no messages: 0.5%.
+/// A share that would change by less than this is left as it is, so that noise costs no messages: 0.5% of the rate, and
+/// an eighth of the share.
 const FLUTTER_PPB: u32 = 5_000_000;
+/// Tokens that a worker can hold during its turn, where there is room: what is minted while it looks elsewhere.
+const TURN_TOKENS: u64 = 2;
+/// A turn takes this, where messages are no concern.
+const TURN: Span = Span::from_millis(600);
+/// A turn takes this, however little its worker wants.
+const TURN_MIN: Span = Span::from_millis(200);
+/// Of the fleet's messages, turns take at most half, and each takes two: in gaps, which are half of what a worker has for each
+/// of its messages, a turn is at least as long as this times the part of the fleet that is on turn.
+const TURN_GAPS: u64 = 8;
+/// Whoever comes next is told to come this much later than the turn before ends: the worker that ends it says so then.
+const HANDOVER: Span = Span::from_millis(20);
 /// A holder that is not short gets a quarter more than it asks for, so that it can grow without asking.
 const HEADROOM: (u64, u64) = (5, 4);
 /// How long a place is kept beyond the time at which its holder was told to come back.
@@ -100,10 +118,10 @@ impl Holding {
 pub fn kind_reason(cell: &Cell, now: LedgerTime, heartbeat: Span) -> KindReason {
     let fleet = fleet(cell, now);
     let per_second = u128::from(cell.config.rate.at(now).micro_per_second());
-    let per_heartbeat =
-        per_second * u128::from(heartbeat.0) / 1_000_000_000 / u128::from(fleet.active.max(1));
+    let all_milli = per_second * u128::from(heartbeat.0) / 1_000_000_000;
     KindReason {
-        per_heartbeat_milli: clamp_u64(per_heartbeat),
+        per_heartbeat_milli: clamp_u64(all_milli / u128::from(fleet.active.max(1))),
+        per_round: clamp_u64(all_milli / 2_000),
         needed: fleet.needed,
         burst: cell.config.burst_tokens(now),
     }
@@ -111,18 +129,15 @@ pub fn kind_reason(cell: &Cell, now: LedgerTime, heartbeat: Span) -> KindReason 
 
 /// Chooses the kind, with a factor of two (and a quarter for the burst) before it changes back.
 fn choose(cell: &Cell, reason: KindReason) -> Kind {
-    match cell.kind {
-        Kind::Shares if reason.per_heartbeat_milli < SHARES_MILLI_MIN || reason.needed > reason.burst => {
-            Kind::Tokens
-        }
-        Kind::Tokens
-            if reason.per_heartbeat_milli >= 2 * SHARES_MILLI_MIN
-                && reason.needed.saturating_mul(5) / 4 <= reason.burst =>
-        {
-            Kind::Shares
-        }
-        kind => kind,
+    let KindReason { per_heartbeat_milli, per_round, needed, burst } = reason;
+    let is_shares = cell.kind == Kind::Shares;
+    let fits = if is_shares { needed <= burst } else { needed.saturating_mul(5) / 4 <= burst };
+    let factor = if is_shares { 1 } else { 2 };
+    if fits {
+        return if per_heartbeat_milli >= factor * SHARES_MILLI_MIN { Kind::Shares } else { Kind::Tokens };
     }
+    let factor = if cell.kind == Kind::Turns { 2 } else { 1 };
+    if per_round.saturating_mul(factor) > burst { Kind::Turns } else { Kind::Tokens }
 }
 
 /// What `holder` should get now.
@@ -131,6 +146,7 @@ pub(super) fn wish(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &
     match cell.kind {
         Kind::Shares => shares(cell, holder, report, turn),
         Kind::Tokens => tokens(cell, holder, report, turn),
+        Kind::Turns => turns(cell, holder, report, turn),
     }
 }
 
@@ -157,7 +173,7 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let usable = if newcomer { cell.free } else { cell.free - reserve };
     let queued = Amount::tokens(waiting_before(cell, None, now));
     let tokens = (usable - queued).min(cap - report.held.at_least_zero()).at_least_zero();
-    Wish { share, cap, tokens, due: None, place: None }
+    Wish { share, cap, tokens, due: None, place: None, turn_until: None }
 }
 
 /// The part of the rate that stays with the ledger: to fill the reserve, and for strict permits that wait.
@@ -208,7 +224,8 @@ fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Sh
     let current =
         cell.holders.get(&holder).and_then(|holding| holding.acked).map_or(Share::ZERO, |lease| lease.share);
     let change = share.ppb().abs_diff(current.ppb());
-    if change < FLUTTER_PPB && share > Share::ZERO { current } else { share }
+    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8);
+    if flutters && share > Share::ZERO { current } else { share }
 }
 
 /// The level at which the demands, each cut to it, add up to `capacity`.
@@ -227,10 +244,24 @@ pub fn water_level(demands: &mut [u64], capacity: u64) -> u64 {
     u64::MAX
 }
 
+impl Wish {
+    /// What is held may be used up; a part of a token never could.
+    fn keep(held: Amount) -> Wish {
+        Wish {
+            share: Share::ZERO,
+            cap: Amount::tokens(u64::try_from(held.whole()).unwrap_or(0)),
+            tokens: Amount::ZERO,
+            due: None,
+            place: None,
+            turn_until: None,
+        }
+    }
+}
+
 fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
     let now = turn.now;
     let held = report.held.at_least_zero();
-    let keep = Wish { share: Share::ZERO, cap: held, tokens: Amount::ZERO, due: None, place: None };
+    let keep = Wish::keep(held);
     let next = report.largest.max(1);
     let wants = if report.waiting > 0 {
         report.waiting
@@ -241,6 +272,9 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
     };
     let wants = Amount::tokens(wants.max(if report.waiting > 0 { next } else { 0 }));
     let missing = (wants - held).at_least_zero();
+    if wants == Amount::ZERO {
+        return Wish::keep(Amount::ZERO);
+    }
     if missing == Amount::ZERO {
         return keep;
     }
@@ -268,12 +302,104 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
         |place| place.number,
     );
     let (out, _) = cell.outstanding(now);
-    let due = central_time(cell, now, first - usable, out);
+    let due = central_time(cell, now, first - usable, out).map(|due| Span(due.0.max(turn.gap.0)));
     // Its holder comes back with every heartbeat; were it kept for all of `due`, one that died would keep everybody waiting.
     let kept = due.unwrap_or(turn.heartbeat).min(cell.config.lease);
     let until = now + kept + turn.heartbeat + PLACE_GRACE;
     let wants = whole_tokens(first + Amount::ONE - Amount(1));
     Wish { due, place: Some(Place { number, wants, until }), ..keep }
+}
+
+fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
+    let now = turn.now;
+    let held = report.held.at_least_zero();
+    let burst = cell.config.burst.min_over(now, now + cell.config.lease);
+    let need = Amount::tokens(report.largest.max(1));
+    if need > burst || (report.waiting == 0 && report.demand == 0) {
+        return Wish::keep(Amount::ZERO);
+    }
+    // Something is left for the ledger to mint into while a turn changes hands.
+    let room = Amount::tokens(report.largest.max(TURN_TOKENS)).min(burst);
+    let spare = (burst - Amount::ONE).max(room);
+    let at_once = u64::try_from(spare.0 / room.0.max(1)).unwrap_or(u64::MAX).max(1);
+    let own = cell.holders.get(&holder);
+    let place = own.and_then(|own| own.place).filter(|place| now <= place.until);
+    let mine = own.and_then(|own| own.turn_until).filter(|until| now < *until);
+    let others: Vec<&Holding> =
+        cell.holders.iter().filter(|(other, _)| **other != holder).map(|(_, holding)| holding).collect();
+    // A turn lasts as long as the share counts, also if its worker is gone.
+    let on = others.iter().filter(|holding| holding.counts(now).0 > Share::ZERO);
+    let ends: Vec<LedgerTime> = on.map(|holding| holding.turn_until.unwrap_or(now).max(now)).collect();
+    let mut ahead: Vec<(u64, &Holding)> = Vec::new();
+    for holding in &others {
+        let number = holding.place.filter(|other| now <= other.until).map(|other| other.number);
+        ahead.extend(
+            number.filter(|number| place.is_none_or(|place| *number < place.number)).zip(Some(*holding)),
+        );
+    }
+    let free = at_once.saturating_sub(ends.len() as u64);
+    let first = (ahead.len() as u64) < free;
+    let length = turn_length(cell, at_once, turn);
+    let until = mine.or_else(|| first.then(|| now + length(report.waiting)));
+    let (out_share, out_cap) = cell.outstanding(now);
+    let (own_share, own_cap) = own.map(|own| own.counts(now)).unwrap_or_default();
+    let fits = burst - (out_cap - own_cap) >= need && out_share.saturating_sub(own_share) < Share::ONE;
+    if let Some(until) = until.filter(|_| free > 0 && fits) {
+        let capacity = set_aside(cell, now, Amount::ZERO, cell.config.rate.at(now).micro_per_second()).rest();
+        let share = Share::ratio_floor(u64::from(capacity.ppb()) / at_once, u64::from(Share::ONE.ppb()));
+        let tokens = (room - held).at_least_zero();
+        let due = Some(until.since(now));
+        return Wish { share, cap: room, tokens, due, place: None, turn_until: Some(until) };
+    }
+    // Scraps that others hold come back with their next messages.
+    let due = if first {
+        HANDOVER.scale_ceil(8, 1)
+    } else {
+        ahead.sort_unstable_by_key(|(number, _)| *number);
+        let turns = ahead.iter().map(|(_, holding)| length(holding.waiting));
+        turn_begins(ends, turns, at_once, now) + HANDOVER
+    };
+    let number = place.map_or_else(
+        || {
+            cell.next_place += 1;
+            cell.next_place
+        },
+        |place| place.number,
+    );
+    let kept = due.min(cell.config.lease) + turn.heartbeat + PLACE_GRACE;
+    // Strict permits don't wait for those who have no turn: what they need is set aside from the rate.
+    let place = Place { number, wants: 0, until: now + kept };
+    Wish { due: Some(due), place: Some(place), ..Wish::keep(held) }
+}
+
+/// How long a turn takes whose worker wants so many tokens.
+fn turn_length(cell: &Cell, at_once: u64, turn: &Turn) -> impl Fn(u64) -> Span + use<> {
+    let current = fleet(cell, turn.now).current.max(1);
+    let most = turn.gap.scale_ceil(TURN_GAPS.saturating_mul(at_once.min(current)), current).max(TURN);
+    let rate = cell.config.rate.at(turn.now).micro_per_second().max(1);
+    move |waiting| {
+        let micros = u128::from(waiting) * 1_000_000_000_000 * u128::from(at_once) / u128::from(rate);
+        Span(clamp_u64(micros)).clamp(TURN_MIN, most)
+    }
+}
+
+/// In how long the next turn begins, when those that are on end at `ends` and others come first, in this order.
+fn turn_begins(
+    ends: Vec<LedgerTime>,
+    turns: impl Iterator<Item = Span>,
+    at_once: u64,
+    now: LedgerTime,
+) -> Span {
+    let mut ends: alloc::collections::BinaryHeap<_> = ends.into_iter().map(core::cmp::Reverse).collect();
+    let free = at_once.saturating_sub(ends.len() as u64);
+    // Whoever has no turn yet although there is one to be had is on its way.
+    ends.extend((0..free).take(turns.size_hint().1.unwrap_or(0)).map(|_| core::cmp::Reverse(now)));
+    for turn in turns {
+        if let Some(mut first) = ends.peek_mut() {
+            first.0 = first.0 + turn;
+        }
+    }
+    ends.peek().map_or(Span::ZERO, |first| first.0.since(now))
 }
 
 /// Time until the ledger itself has minted `amount`; `None` when it never does.

@@ -13,7 +13,7 @@ use super::alloc_share::{self, Kind};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
-use crate::limit::{CellConfig, LEASE_MAX, counted, whole_tokens};
+use crate::limit::{CellConfig, LEASE_MAX, counted};
 use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, LeaseTerms};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, LedgerTime, Share, Span};
@@ -73,11 +73,13 @@ pub struct Holding {
     pub seen: LedgerTime,
     /// Since when it has waited without a break.
     pub waiting_since: Option<LedgerTime>,
-    /// Its place among those who wait for counted tokens.
+    /// Its place among those who wait for counted tokens or for their turn.
     pub place: Option<Place>,
+    /// When its turn ends, where workers take turns.
+    pub turn_until: Option<LedgerTime>,
 }
 
-/// A place in the queue for counted tokens. Never a promise: it is confirmed when its holder comes back for it.
+/// A place in the queue for counted tokens or for a turn. Never a promise: it is confirmed when its holder comes back for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Lower numbers are served first.
@@ -99,6 +101,8 @@ pub struct Turn {
     pub seq: u64,
     /// The pace that the reply sets.
     pub heartbeat: Span,
+    /// Requests that nobody asked for are not closer than this.
+    pub gap: Span,
     /// Whether the whole ledger recovers.
     pub recovering: bool,
     /// Whether the worker's target is zero.
@@ -457,11 +461,10 @@ impl Cell {
             tokens: Amount::ZERO,
             duration: self.config.lease,
             rate: self.config.rate,
-            burst: whole_tokens(self.config.burst.source.max(self.config.burst.target)),
+            burst: self.config.burst_tokens(turn.now),
             confirm: false,
             due: None,
         }
-        .with_burst_at(self.config.burst_tokens(turn.now))
     }
 
     /// In recovery: at most what this very request claims, so that work goes on without anything new being lent.
@@ -515,6 +518,7 @@ impl Cell {
         let share = if cap < Amount::ONE { Share::ZERO } else { share };
         if let Some(holding) = self.holders.get_mut(&holder) {
             holding.place = wish.place;
+            holding.turn_until = wish.turn_until;
         }
         LeaseTerms { share, cap, tokens: tokens.min(cap), due: wish.due, ..self.terms(turn) }
     }
@@ -533,12 +537,6 @@ impl Cell {
         digest.wide(self.free.0);
         digest.number(self.at.0);
         digest.number(self.holders.len() as u64);
-    }
-}
-
-impl LeaseTerms {
-    fn with_burst_at(self, burst: u64) -> LeaseTerms {
-        LeaseTerms { burst, ..self }
     }
 }
 

@@ -398,6 +398,7 @@ impl Ledger {
             epoch: self.state.epoch,
             seq: request.seq,
             heartbeat,
+            gap,
             recovering: self.state.recovering_until.is_some(),
             evicted,
             rules: self.rules,

@@ -194,6 +194,7 @@ fn cell_status(cell: &CellView, now: LedgerTime) -> Vec<String> {
     let kind = match cell.kind {
         Kind::Shares => "shares",
         Kind::Tokens => "tokens",
+        Kind::Turns => "turns",
     };
     let mut head =
         format!("{}: out share {} cap {}, free {}, by {kind}", cell.key, cell.share, cell.cap, cell.free);

@@ -1,9 +1,9 @@
 //! Plays a seed: greedy workers, an unkind network and whatever else goes wrong, as one queue of events in true time.
 
-use super::machine::{Done, Kind, Machine};
 use super::plan::{Fault, Plan, pick};
-use super::step::{Op, Step};
+use crate::machine::{Done, Kind, Machine};
 use crate::rng::Rng;
+use crate::step::{Op, Step};
 use crate::world::State;
 use std::collections::BTreeMap;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};

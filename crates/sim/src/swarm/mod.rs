@@ -8,14 +8,10 @@
 //! violation doesn't need.
 
 mod fleet;
-mod machine;
 mod plan;
-mod step;
 
-pub use machine::{Kind, Violation};
-pub use step::{Op, Step};
-
-use machine::Machine;
+use crate::machine::{Kind, Machine, Violation};
+use crate::step::Step;
 use tollgate_core::rules::Rules;
 
 /// What a seed's run came to.
@@ -99,22 +95,5 @@ pub fn shortest(seed: u64, steps: &[Step], rules: Rules, kind: Kind, tries: usiz
 
 /// Plays `seeds` on all processors. `each` hears of every outcome, in any order; it returns whether to go on.
 pub fn run_all(seeds: std::ops::Range<u64>, rules: Rules, each: impl Fn(Outcome) -> bool + Sync) {
-    let next = std::sync::atomic::AtomicU64::new(seeds.start);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let order = std::sync::atomic::Ordering::Relaxed;
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, order);
-                    if seed >= seeds.end {
-                        break;
-                    }
-                    if !each(run(seed, rules)) {
-                        next.store(seeds.end, order);
-                    }
-                }
-            });
-        }
-    });
+    crate::on_all_processors(seeds, |seed| each(run(seed, rules)));
 }

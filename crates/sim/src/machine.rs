@@ -1,9 +1,9 @@
 //! Does steps to a world and looks at it after each, with a model of its own that knows what workers act on and what
 //! time it really is, and nothing of how the ledger counts.
 
-use super::step::{Op, Step, shares};
 use crate::checker::Verdict;
-use crate::world::{Delivered, State, Up, World};
+use crate::step::{Op, Step, shares};
+use crate::world::{Delivered, State, Up, Worker, World};
 use std::collections::BTreeMap;
 use tollgate_core::bucket::Level as _;
 use tollgate_core::curve::BurstCurve;
@@ -46,7 +46,7 @@ pub struct Violation {
 
 /// What became of a step, for whoever plans the next ones.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(crate) enum Done {
     Nothing,
     Failed,
     /// The client would rather wait this long.
@@ -60,9 +60,9 @@ pub(super) enum Done {
 }
 
 #[derive(Debug)]
-pub(super) struct Machine {
-    pub(super) world: World,
-    pub(super) found: Option<Violation>,
+pub(crate) struct Machine {
+    pub(crate) world: World,
+    pub(crate) found: Option<Violation>,
     /// When the reply under this name was made, in true time: (incarnation, epoch, seq).
     granted: BTreeMap<(u128, u64, u64), u64>,
     /// Bursts that caps may still be within, and until when.
@@ -74,13 +74,16 @@ pub(super) struct Machine {
     owed: BTreeMap<(String, usize), u64>,
     debt_max: u64,
     clock_steps: u64,
+    /// What each worker acted on when it was last looked at, and the sums of that: never less than now.
+    acted: BTreeMap<String, Vec<(CellKey, u64, Amount)>>,
+    sums: BTreeMap<CellKey, (u64, Amount)>,
     rate_max_micro: u64,
     lease_max: Span,
     ledger_up: bool,
 }
 
 impl Machine {
-    pub(super) fn new(rules: Rules, seed: u64) -> Machine {
+    pub(crate) fn new(rules: Rules, seed: u64) -> Machine {
         Machine {
             world: World::new(rules, seed),
             found: None,
@@ -91,6 +94,8 @@ impl Machine {
             owed: BTreeMap::new(),
             debt_max: 0,
             clock_steps: 0,
+            acted: BTreeMap::new(),
+            sums: BTreeMap::new(),
             rate_max_micro: 0,
             lease_max: Span::ZERO,
             ledger_up: true,
@@ -98,7 +103,7 @@ impl Machine {
     }
 
     /// Does one step. What can't be done is left out.
-    pub(super) fn step(&mut self, step: &Step) -> Done {
+    pub(crate) fn step(&mut self, step: &Step) -> Done {
         self.world.advance_to(step.at);
         let done = self.apply(&step.op).unwrap_or(Done::Failed);
         if !self.owed.is_empty() {
@@ -106,7 +111,11 @@ impl Machine {
         }
         let quiet = matches!(step.op, Op::Spend { .. } | Op::Want { .. } | Op::Ask { .. } | Op::Use { .. });
         if !quiet && self.found.is_none() {
-            self.check();
+            step.op.workers().for_each(|name| self.look_at(name));
+            // The sums so far still count leases that have ended since: what is within them is right.
+            if self.wrong(&self.sums).is_some() {
+                self.check();
+            }
         }
         done
     }
@@ -395,31 +404,46 @@ impl Machine {
         self.owed.retain(|(other, _), _| other != name);
     }
 
-    pub(super) fn note(&mut self, kind: Kind, what: String) {
+    pub(crate) fn note(&mut self, kind: Kind, what: String) {
         let at = self.world.now;
         self.found.get_or_insert(Violation { kind, at, what });
     }
 
+    /// Notes what a worker acts on now.
+    fn look_at(&mut self, name: &str) {
+        let acts =
+            self.world.workers.get(name).map(|worker| acts(worker, self.world.now)).unwrap_or_default();
+        for (key, share, cap) in self.acted.remove(name).unwrap_or_default() {
+            let sum = self.sums.entry(key).or_default();
+            *sum = (sum.0 - share, sum.1 - cap);
+        }
+        for (key, share, cap) in &acts {
+            let sum = self.sums.entry(key.clone()).or_default();
+            *sum = (sum.0 + share, sum.1 + *cap);
+        }
+        if !acts.is_empty() {
+            self.acted.insert(name.to_owned(), acts);
+        }
+    }
+
     /// What workers really act on must be within the whole rate, and what they may hold within the burst.
     fn check(&mut self) {
+        let names: Vec<String> = self.acted.keys().chain(self.world.workers.keys()).cloned().collect();
+        names.iter().for_each(|name| self.look_at(name));
+        if let Some((kind, what)) = self.wrong(&self.sums) {
+            let what = what + &self.holders();
+            self.note(kind, what);
+        }
+    }
+
+    fn wrong(&self, sums: &BTreeMap<CellKey, (u64, Amount)>) -> Option<(Kind, String)> {
         let now = self.world.now;
-        let mut sums: BTreeMap<&CellKey, (u64, Amount)> = BTreeMap::new();
-        for worker in self.world.workers.values().filter(|worker| worker.state != State::Crashed) {
-            let at = worker.now(now);
-            for cell in worker.client.cells() {
-                let Some(held) = cell.mint().held().filter(|_| cell.mint().is_alive(at)) else { continue };
-                let sum = sums.entry(cell.key()).or_default();
-                sum.0 += u64::from(held.share.ppb());
-                sum.1 += held.cap;
-            }
-        }
-        for (key, cost, _) in self.permits.values().filter(|(_, _, until)| now < *until) {
-            sums.entry(key).or_default().1 += Amount::tokens(*cost);
-        }
         let mut wrong = None;
         for (key, (share, cap)) in sums {
-            if share > u64::from(Share::ONE.ppb()) {
-                wrong = Some((Kind::Shares, format!("{key}: workers act on shares of {}", shares(share))));
+            let permits = self.permits.values().filter(|(other, _, until)| other == key && now < *until);
+            let cap = permits.fold(*cap, |sum, (_, cost, _)| sum + Amount::tokens(*cost));
+            if *share > u64::from(Share::ONE.ppb()) {
+                wrong = Some((Kind::Shares, format!("{key}: workers act on shares of {}", shares(*share))));
             }
             let Some(config) = self.configs.get(key) else { continue };
             let ledger_now = self.world.ledger_time();
@@ -433,10 +457,7 @@ impl Machine {
                 wrong = Some((Kind::Caps, format!("{key}: workers may hold {cap}, the ledger {free}")));
             }
         }
-        if let Some((kind, what)) = wrong {
-            let what = what + &self.holders();
-            self.note(kind, what);
-        }
+        wrong
     }
 
     /// What every worker acts on, for people.
@@ -457,13 +478,13 @@ impl Machine {
 
     /// Tokens beyond the bound that the stated assumptions allow, in millionths: a step of the server's clock brings as
     /// much as the rate does in that time, and a debt counts when it is paid.
-    pub(super) fn allowance_micro(&self) -> i128 {
+    pub(crate) fn allowance_micro(&self) -> i128 {
         let stepped = u128::from(self.clock_steps) * u128::from(self.rate_max_micro) / 1_000_000;
         i128::try_from(stepped).unwrap_or(i128::MAX) + i128::from(self.debt_max) * 1_000_000
     }
 
     /// Judges everything that was admitted, and returns the worst cell's verdict.
-    pub(super) fn judge(&mut self) -> Option<Verdict> {
+    pub(crate) fn judge(&mut self) -> Option<Verdict> {
         let allowance = self.allowance_micro();
         let mut worst: Option<Verdict> = None;
         for (key, verdict) in self.world.verdicts() {
@@ -485,6 +506,20 @@ impl Machine {
     fn is(&self, kind: Kind) -> bool {
         self.found.as_ref().is_some_and(|found| found.kind == kind)
     }
+}
+
+/// What a worker acts on now: shares in parts of 10^9, and caps.
+fn acts(worker: &Worker, now: u64) -> Vec<(CellKey, u64, Amount)> {
+    if worker.state == State::Crashed {
+        return Vec::new();
+    }
+    let at = worker.now(now);
+    let alive = worker.client.cells().iter().filter(|cell| cell.mint().is_alive(at));
+    let acts = alive.filter_map(|cell| {
+        let held = cell.mint().held()?;
+        Some((cell.key().clone(), u64::from(held.share.ppb()), held.cap))
+    });
+    acts.collect()
 }
 
 /// The newest of those that are wanted: an earlier life of the process may have used the same seq.

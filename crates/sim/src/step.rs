@@ -125,6 +125,44 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The workers whose leases it may change.
+    pub(crate) fn workers(&self) -> impl Iterator<Item = &str> {
+        let (one, other) = match self {
+            Op::AddWorker { name, .. }
+            | Op::Borrow { name, .. }
+            | Op::Want { name, .. }
+            | Op::Ask { name }
+            | Op::Deliver { name, .. }
+            | Op::Report { name }
+            | Op::Spend { name, .. }
+            | Op::Give { name, .. }
+            | Op::Refund { name, .. }
+            | Op::Overdraw { name, .. }
+            | Op::Pause { name }
+            | Op::Suspend { name, .. }
+            | Op::Resume { name }
+            | Op::Wall { name, .. }
+            | Op::Crash { name }
+            | Op::Restart { name }
+            | Op::Revoke { name }
+            | Op::Evict { name } => (Some(name), None),
+            Op::Fork { name, copy } => (Some(name), Some(copy)),
+            Op::Configure { .. }
+            | Op::Acquire(_)
+            | Op::Use { .. }
+            | Op::Settle { .. }
+            | Op::LedgerUp(_)
+            | Op::Tick
+            | Op::Snapshot
+            | Op::Reset
+            | Op::Amnesia
+            | Op::StepClock { .. } => (None, None),
+        };
+        one.into_iter().chain(other).map(String::as_str)
+    }
+}
+
 impl fmt::Display for Step {
     /// The command of a script that does the same.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,7 +256,7 @@ fn burst(curve: BurstCurve) -> String {
 }
 
 /// A sum of shares that may exceed one.
-pub(super) fn shares(sum: u64) -> String {
+pub(crate) fn shares(sum: u64) -> String {
     let permille = sum / (u64::from(Share::ONE.ppb()) / 1_000);
     format!("{}.{:03}", permille / 1_000, permille % 1_000)
 }

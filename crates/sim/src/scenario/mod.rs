@@ -1,0 +1,138 @@
+//! Named scenarios: fleets with a known load and a few things that happen to them, measured against an ideal limiter.
+//!
+//! A run drives the production core through the same [`crate::machine`] as the swarm, so that the bound, the sums and the
+//! replies are judged as there. The same name and seed give the same run, byte for byte.
+
+mod load;
+mod measure;
+mod named;
+mod stage;
+
+pub use measure::Figures;
+
+use crate::machine::{Kind, Violation};
+use crate::step::Step;
+use load::Load;
+use stage::Stage;
+use tollgate_core::curve::Rate;
+use tollgate_core::limit::CellConfig;
+use tollgate_core::rules::Rules;
+use tollgate_core::units::Span;
+
+/// Something that happens at a time.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A process starts, for the first time or again.
+    Join(usize),
+    /// It stops in good order.
+    Leave(usize),
+    Crash(usize),
+    Pause(usize),
+    Resume(usize),
+    /// A worker's work is another from now on.
+    Load(usize, Load),
+    LedgerUp(bool),
+    Amnesia,
+    Snapshot,
+    Reset,
+    Rate {
+        rate: Rate,
+        over: Span,
+    },
+}
+
+/// One run's fleet. Times are in true microseconds.
+#[derive(Clone, Debug)]
+struct Scenario {
+    config: CellConfig,
+    length: u64,
+    /// How often a worker with work looks at its bucket; what it admits in between counts as admitted then.
+    tick: u64,
+    /// One way of a message: at least, at most.
+    delay: (u64, u64),
+    loss_ppm: u64,
+    /// Work that has waited for so long is given up. Zero: it doesn't wait at all.
+    patience: u64,
+    /// Fairness is looked at over so long.
+    window: u64,
+    /// Nobody who wants something waits for longer than this, or three leases.
+    served_within: u64,
+    /// Clocks are off.
+    drift: bool,
+    loads: Vec<Load>,
+    happenings: Vec<(u64, Happening)>,
+}
+
+impl Scenario {
+    fn burst(&self) -> u64 {
+        u64::try_from(self.config.burst.target.whole()).unwrap_or(0)
+    }
+}
+
+/// What is seen once a second, for plots.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// True microseconds.
+    pub at: u64,
+    /// The limit, in millionths of a token a second.
+    pub rate_micro: u64,
+    /// Tokens admitted since the sample before.
+    pub admitted: u64,
+    /// Every worker's share, in parts of 10^9.
+    pub shares: Vec<u32>,
+}
+
+/// What a seed's run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What is wrong with it, if anything.
+    pub violation: Option<Violation>,
+    /// The largest part of its bound that any interval used, in millionths.
+    pub peak_over_bound_ppm: u64,
+    /// Against the ideal.
+    pub figures: Figures,
+    /// Requests sent per worker and minute, in thousandths.
+    pub messages_per_worker_minute_milli: u64,
+    /// Events that the run was made of.
+    pub events: u64,
+    /// Everything that was done, if that was to be kept.
+    pub steps: Vec<Step>,
+    /// What was seen once a second, likewise.
+    pub samples: Vec<Sample>,
+}
+
+/// All names, in the order in which they are run.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    named::ALL.iter().map(|(name, _)| *name)
+}
+
+/// Plays a scenario; `None` for a name that there isn't. With `record`, steps and samples are kept.
+pub fn run(name: &str, seed: u64, rules: Rules, record: bool) -> Option<Outcome> {
+    let scenario = named::draw(name, seed)?;
+    let mut stage = Stage::new(&scenario, seed, rules, record);
+    stage.play();
+    let verdict = stage.machine.judge();
+    let minutes = stage.worker_time / 60_000;
+    Some(Outcome {
+        seed,
+        violation: stage.machine.found.clone(),
+        peak_over_bound_ppm: verdict.map_or(0, |verdict| verdict.peak_over_bound_ppm),
+        figures: stage.figures(),
+        messages_per_worker_minute_milli: stage.messages * 1_000_000 / minutes.max(1),
+        events: stage.events,
+        steps: std::mem::take(&mut stage.steps),
+        samples: std::mem::take(&mut stage.samples),
+    })
+}
+
+/// Plays `seeds` of a scenario on all processors. `each` hears of every outcome, in any order; it returns whether to go on.
+pub fn run_all(name: &str, seeds: std::ops::Range<u64>, rules: Rules, each: impl Fn(Outcome) -> bool + Sync) {
+    crate::on_all_processors(seeds, |seed| run(name, seed, rules, false).is_some_and(&each));
+}
+
+/// Whether a violation is the scenario's own idea of wrong, rather than a promise broken.
+pub fn is_liveness(kind: Kind) -> bool {
+    matches!(kind, Kind::Starved | Kind::Unused)
+}

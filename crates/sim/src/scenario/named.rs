@@ -1,0 +1,242 @@
+//! The scenarios by name.
+
+use super::load::Load;
+use super::{Happening, Scenario};
+use crate::rng::Rng;
+use tollgate_core::curve::Rate;
+use tollgate_core::limit::CellConfig;
+use tollgate_core::units::Span;
+
+const SECOND: u64 = 1_000_000;
+const MINUTE: u64 = 60 * SECOND;
+
+type Draw = fn(&mut Rng) -> Scenario;
+
+pub(super) const ALL: [(&str, Draw); 16] = [
+    ("doorman-1", |rng| doorman(rng, 5, 10 * MINUTE)),
+    ("doorman-2", |rng| away(rng, 20)),
+    ("doorman-3", |rng| away(rng, 50)),
+    ("doorman-4", |rng| doorman(rng, 15, 10 * MINUTE)),
+    ("doorman-5", doorman_jobs),
+    ("doorman-6", doorman_spikes),
+    ("doorman-7", doorman_mishaps),
+    ("cron", cron),
+    ("cut", cut),
+    ("shift", shift),
+    ("rolling-restart", rolling_restart),
+    ("flood", flood),
+    ("tiny", tiny),
+    ("small-burst", small_burst),
+    ("amnesia", |rng| forgets(rng, false)),
+    ("reset", |rng| forgets(rng, true)),
+];
+
+pub(super) fn draw(name: &str, seed: u64) -> Option<Scenario> {
+    let (_, draw) = ALL.iter().find(|(other, _)| *other == name)?;
+    Some(draw(&mut Rng::new(seed ^ 0xd0_0123)))
+}
+
+/// A fleet of `loads`, all of which are there from the first second on.
+fn fleet(rng: &mut Rng, rate: Rate, burst: u64, lease_secs: u64, length: u64, loads: Vec<Load>) -> Scenario {
+    let joins = (0..loads.len()).map(|worker| (rng.below(SECOND / 2), Happening::Join(worker)));
+    Scenario {
+        config: CellConfig::constant("api", rate, burst, Span::from_secs(lease_secs)),
+        length,
+        tick: 20_000,
+        delay: (3_000, 15_000),
+        loss_ppm: 0,
+        patience: 2 * SECOND,
+        window: 10 * SECOND,
+        served_within: MINUTE,
+        drift: true,
+        happenings: joins.collect(),
+        loads,
+    }
+}
+
+/// Wants about `per_second`, up to a tenth more or less, another figure every ten seconds.
+fn unsteady(rng: &mut Rng, per_second: u64, length: u64) -> Load {
+    let mut load = Load::steady(0);
+    for at in (0..length).step_by(10_000_000) {
+        load = load.then(at, per_second * (900 + rng.below(201)));
+    }
+    load
+}
+
+/// Doorman's capacity of 500 with leases of 60 s; clients that together want a tenth more than there is.
+fn doorman(rng: &mut Rng, clients: u64, length: u64) -> Scenario {
+    let loads = (0..clients).map(|_| unsteady(rng, 550 / clients, length)).collect();
+    let mut scenario = fleet(rng, Rate::per_second(500), 500, 60, length, loads);
+    scenario.tick = 50_000;
+    scenario
+}
+
+/// The ledger is away for a while, once.
+fn away(rng: &mut Rng, seconds: u64) -> Scenario {
+    let mut scenario = doorman(rng, 5, 5 * MINUTE);
+    let from = 2 * MINUTE + rng.below(20 * SECOND);
+    scenario.happenings.push((from, Happening::LedgerUp(false)));
+    scenario.happenings.push((from + seconds * SECOND, Happening::LedgerUp(true)));
+    scenario
+}
+
+/// 13 jobs with 45 clients in all; a job's clients want the same, jobs differ.
+fn jobs(rng: &mut Rng, length: u64) -> Scenario {
+    let mut loads = Vec::new();
+    for job in 0..13 {
+        let clients = if job < 6 { 4 } else { 3 };
+        let each = 8 + rng.below(10);
+        loads.extend((0..clients).map(|_| unsteady(rng, each, length)));
+    }
+    let mut scenario = fleet(rng, Rate::per_second(500), 500, 60, length, loads);
+    scenario.tick = 150_000;
+    scenario
+}
+
+fn doorman_jobs(rng: &mut Rng) -> Scenario {
+    jobs(rng, 10 * MINUTE)
+}
+
+fn doorman_spikes(rng: &mut Rng) -> Scenario {
+    let length = 10 * MINUTE;
+    let mut scenario = jobs(rng, length);
+    for worker in [3, 17] {
+        let (from, stays) = (MINUTE + rng.below(6 * MINUTE), MINUTE + rng.below(MINUTE));
+        let calm = scenario.loads[worker].clone();
+        scenario.happenings.push((from, Happening::Load(worker, Load::steady(1_000_000))));
+        scenario.happenings.push((from + stays, Happening::Load(worker, calm)));
+    }
+    scenario
+}
+
+/// An hour in which something goes wrong every minute.
+fn doorman_mishaps(rng: &mut Rng) -> Scenario {
+    let length = 60 * MINUTE;
+    let mut scenario = jobs(rng, length);
+    for minute in 1..59 {
+        let at = minute * MINUTE + rng.below(30 * SECOND);
+        let worker = usize::try_from(rng.below(45)).unwrap_or(0);
+        let later = at + 2 * SECOND + rng.below(25 * SECOND);
+        let (first, second) = match rng.below(5) {
+            0 => (Happening::LedgerUp(false), Happening::LedgerUp(true)),
+            1 => (Happening::Crash(worker), Happening::Join(worker)),
+            2 => (Happening::Pause(worker), Happening::Resume(worker)),
+            3 => (Happening::Leave(worker), Happening::Join(worker)),
+            _ => {
+                let calm = scenario.loads[worker].clone();
+                let spike = Load::steady(1_000 * (100 + rng.below(900)));
+                (Happening::Load(worker, spike), Happening::Load(worker, calm))
+            }
+        };
+        scenario.happenings.push((at, first));
+        scenario.happenings.push((later, second));
+    }
+    scenario
+}
+
+/// One client that fires a few calls at once, rarely; none of them may wait.
+fn cron(rng: &mut Rng) -> Scenario {
+    let length = 60 * MINUTE;
+    let mut bursts = Vec::new();
+    let mut at = 30 * SECOND;
+    while at < length {
+        bursts.push((at, 1 + rng.below(10)));
+        at += 20 * SECOND + rng.below(5 * MINUTE);
+    }
+    let mut scenario = fleet(rng, Rate::per_second(10), 50, 15, length, vec![Load::bursts(bursts)]);
+    scenario.patience = 0;
+    scenario
+}
+
+/// 100 a second are cut to 20 at once, with three clients that use all they get.
+fn cut(rng: &mut Rng) -> Scenario {
+    let loads = (0..3).map(|_| unsteady(rng, 60, 3 * MINUTE)).collect();
+    let mut scenario = fleet(rng, Rate::per_second(100), 50, 15, 3 * MINUTE, loads);
+    let at = MINUTE + rng.below(20 * SECOND);
+    scenario.happenings.push((at, Happening::Rate { rate: Rate::per_second(20), over: Span::ZERO }));
+    scenario
+}
+
+/// 10 workers that want 1.2 times the limit; one of them wants four fifths of it, another one every 30 s.
+fn shift(rng: &mut Rng) -> Scenario {
+    let length = 5 * MINUTE;
+    let mut loads = vec![Load::steady(0); 10];
+    let mut hot = 0;
+    for at in (0..length).step_by(30_000_000) {
+        hot = (hot + 1 + usize::try_from(rng.below(8)).unwrap_or(0)) % 10;
+        for (worker, load) in loads.iter_mut().enumerate() {
+            let milli = if worker == hot { 480_000 } else { 120_000 / 9 };
+            *load = load.clone().then(at, milli);
+        }
+    }
+    let mut scenario = fleet(rng, Rate::per_second(500), 500, 15, length, loads);
+    scenario.window = 30 * SECOND;
+    scenario
+}
+
+/// 20 workers; one after the other stops in good order and starts anew.
+fn rolling_restart(rng: &mut Rng) -> Scenario {
+    let length = 4 * MINUTE;
+    let loads = (0..20).map(|_| unsteady(rng, 12, length)).collect();
+    let mut scenario = fleet(rng, Rate::per_second(200), 200, 15, length, loads);
+    for worker in 0..20u64 {
+        let at = 30 * SECOND + worker * 5 * SECOND + rng.below(SECOND);
+        let index = usize::try_from(worker).unwrap_or(0);
+        scenario.happenings.push((at, Happening::Leave(index)));
+        scenario.happenings.push((at + SECOND + rng.below(2 * SECOND), Happening::Join(index)));
+    }
+    scenario
+}
+
+/// From nobody to 2,000 workers within ten seconds.
+fn flood(rng: &mut Rng) -> Scenario {
+    let length = 2 * MINUTE;
+    let loads = vec![Load::steady(2_000); 2_000];
+    let mut scenario = fleet(rng, Rate::per_second(2_000), 4_000, 90, length, loads);
+    for (at, _) in &mut scenario.happenings {
+        *at = rng.below(10 * SECOND);
+    }
+    scenario.tick = 500_000;
+    scenario.patience = 60 * SECOND;
+    scenario.window = MINUTE;
+    scenario
+}
+
+/// 100 an hour for 50 workers that always have work.
+fn tiny(rng: &mut Rng) -> Scenario {
+    let length = 180 * MINUTE;
+    let loads = vec![Load::steady(3); 50];
+    let rate = Rate { micro_tokens: 100_000_000, period: Span::from_secs(3_600) };
+    let mut scenario = fleet(rng, rate, 10, 60, length, loads);
+    scenario.tick = SECOND;
+    scenario.patience = 24 * 60 * MINUTE;
+    scenario.window = 150 * MINUTE;
+    scenario.served_within = 90 * MINUTE;
+    scenario
+}
+
+/// 100 a second for 20 workers, of which only five can hold a token at a time.
+fn small_burst(rng: &mut Rng) -> Scenario {
+    let length = 5 * MINUTE;
+    let loads = vec![Load::steady(6_000); 20];
+    let mut scenario = fleet(rng, Rate::per_second(100), 5, 15, length, loads);
+    scenario.tick = 5_000;
+    scenario.patience = MINUTE;
+    scenario.window = MINUTE;
+    scenario
+}
+
+/// The ledger loses its memory under full load.
+fn forgets(rng: &mut Rng, by_reset: bool) -> Scenario {
+    let length = 6 * MINUTE;
+    let loads = (0..10).map(|_| unsteady(rng, 12, length)).collect();
+    let mut scenario = fleet(rng, Rate::per_second(100), 100, 30, length, loads);
+    let at = MINUTE + rng.below(20 * SECOND);
+    if by_reset {
+        scenario.happenings.push((at - 5 * SECOND - rng.below(20 * SECOND), Happening::Snapshot));
+        scenario.happenings.push((at, Happening::Reset));
+    } else {
+        scenario.happenings.push((at, Happening::Amnesia));
+    }
+    scenario
+}

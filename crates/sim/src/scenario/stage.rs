@@ -1,0 +1,429 @@
+//! Plays a scenario: its workers, their work, the messages, and what happens to all of them, as one queue of events in
+//! true time.
+
+use super::load::Load;
+use super::measure::{Figures, Limit, Line, Measure};
+use super::{Happening, Sample, Scenario};
+use crate::machine::{Done, Kind, Machine};
+use crate::rng::Rng;
+use crate::step::{Op, Step};
+use crate::world::State;
+use std::collections::{BTreeMap, VecDeque};
+use tollgate_core::bucket::Level as _;
+use tollgate_core::limit::counted;
+use tollgate_core::rules::Rules;
+use tollgate_core::units::Span;
+
+const SECOND: u64 = 1_000_000;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Tick(usize, u64),
+    Poll(usize, u64),
+    Up(usize, u64),
+    Down(usize, u64),
+    Happen(usize),
+    Sample,
+}
+
+/// A worker as its work sees it.
+#[derive(Debug)]
+struct Hand {
+    name: String,
+    load: Load,
+    there: bool,
+    /// Since when, and how many tokens: who waits, in order.
+    queue: VecDeque<(u64, u64)>,
+    waiting: u64,
+    told: u64,
+    tick: u64,
+    poll: u64,
+    admitted_at: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Stage<'a> {
+    scenario: &'a Scenario,
+    pub(super) machine: Machine,
+    pub(super) measure: Measure,
+    pub(super) steps: Vec<Step>,
+    pub(super) samples: Vec<Sample>,
+    pub(super) messages: u64,
+    pub(super) events: u64,
+    /// Time during which workers were there, summed over workers.
+    pub(super) worker_time: u64,
+    record: bool,
+    sampled: u64,
+    rng: Rng,
+    now: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    hands: Vec<Hand>,
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(scenario: &'a Scenario, seed: u64, rules: Rules, record: bool) -> Stage<'a> {
+        let limit = Limit {
+            rate: Line::new(scenario.config.rate.target.micro_per_second()),
+            burst: Line::new(scenario.burst()),
+        };
+        let hand = |(index, load): (usize, &Load)| Hand {
+            name: format!("w{}", index + 1),
+            load: load.clone(),
+            there: false,
+            queue: VecDeque::new(),
+            waiting: 0,
+            told: 0,
+            tick: 0,
+            poll: 0,
+            admitted_at: 0,
+        };
+        Stage {
+            scenario,
+            machine: Machine::new(rules, seed),
+            measure: Measure::new(limit, scenario.patience, scenario.window, scenario.loads.len()),
+            steps: Vec::new(),
+            samples: Vec::new(),
+            messages: 0,
+            events: 0,
+            worker_time: 0,
+            record,
+            sampled: 0,
+            rng: Rng::new(seed ^ 0x5ce_0a10),
+            now: 0,
+            queue: BTreeMap::new(),
+            hands: scenario.loads.iter().enumerate().map(hand).collect(),
+        }
+    }
+
+    pub(super) fn play(&mut self) {
+        self.act(Op::Configure { cells: vec![self.scenario.config.clone()], version: None });
+        for (index, (at, _)) in self.scenario.happenings.iter().enumerate() {
+            self.at(*at, Event::Happen(index));
+        }
+        if self.record {
+            self.at(SECOND, Event::Sample);
+        }
+        let length = self.scenario.length;
+        while let Some(entry) = self.queue.first_entry() {
+            let at = entry.key().0;
+            if at > length || self.machine.found.is_some() {
+                break;
+            }
+            let event = entry.remove();
+            self.now = at;
+            let hands = &self.hands;
+            self.measure.pass(at, |worker| hands[worker].there.then_some(hands[worker].waiting));
+            self.handle(event);
+        }
+        self.now = length;
+        let hands = &self.hands;
+        self.measure.pass(length, |worker| hands[worker].there.then_some(hands[worker].waiting));
+        self.look_for_the_starving();
+        self.machine.judge();
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        self.measure.figures()
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Tick(worker, number) => {
+                if self.hands[worker].tick == number {
+                    self.tick(worker);
+                }
+            }
+            Event::Poll(worker, number) => {
+                if self.hands[worker].poll == number {
+                    self.poll(worker);
+                }
+            }
+            Event::Up(worker, seq) => {
+                let name = self.hands[worker].name.clone();
+                match self.act(Op::Deliver { name, seq, keep: false, up: true }) {
+                    Done::Answered(seq) => self.send(Event::Down(worker, seq)),
+                    _ => self.poll(worker),
+                }
+            }
+            Event::Down(worker, seq) => {
+                let name = self.hands[worker].name.clone();
+                self.act(Op::Deliver { name, seq, keep: false, up: false });
+                self.tick(worker);
+                self.poll(worker);
+            }
+            Event::Happen(index) => self.happen(index),
+            Event::Sample => self.sample(),
+        }
+    }
+
+    fn act(&mut self, op: Op) -> Done {
+        let step = Step { at: self.now, op };
+        let done = self.machine.step(&step);
+        if self.record {
+            self.steps.push(step);
+        }
+        done
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.events += 1;
+        self.queue.insert((at, self.events), event);
+    }
+
+    fn send(&mut self, event: Event) {
+        let (least, most) = self.scenario.delay;
+        let after = least + self.rng.below(most - least + 1);
+        if !self.rng.chance(self.scenario.loss_ppm, 1_000_000) {
+            self.at(self.now + after, event);
+        }
+    }
+
+    fn runs(&self, worker: usize) -> bool {
+        let found = self.machine.world.worker(&self.hands[worker].name);
+        self.hands[worker].there && found.is_ok_and(|found| found.runs(self.now))
+    }
+
+    /// Work arrives, waits, is admitted, and is given up.
+    fn tick(&mut self, worker: usize) {
+        if !self.runs(worker) {
+            return;
+        }
+        let (now, patience) = (self.now, self.scenario.patience);
+        let hand = &mut self.hands[worker];
+        let arrived = hand.load.arrived(now);
+        if arrived > 0 {
+            hand.queue.push_back((now, arrived));
+            hand.waiting += arrived;
+        }
+        self.measure.arrive(worker, arrived, now);
+        let mut refused = 0;
+        if self.hands[worker].waiting > 0 {
+            self.serve(worker);
+            let hand = &mut self.hands[worker];
+            while let Some((since, tokens)) =
+                hand.queue.front().copied().filter(|(since, _)| since + patience <= now)
+            {
+                hand.queue.pop_front();
+                hand.waiting -= tokens;
+                refused += tokens;
+                self.measure.give_up(tokens, since, now);
+            }
+        }
+        let hand = &mut self.hands[worker];
+        if hand.told != hand.waiting || refused > 0 {
+            hand.told = hand.waiting;
+            let (name, waiting) = (hand.name.clone(), hand.waiting);
+            self.act(Op::Want { name, cell: 0, waiting, largest: 1, asked: refused });
+        }
+        let hand = &self.hands[worker];
+        let next = if hand.waiting > 0 { Some(now) } else { hand.load.next(now) };
+        if hand.waiting > 0 || refused > 0 {
+            self.poll(worker);
+        }
+        self.hands[worker].tick += 1;
+        if let Some(next) = next {
+            let number = self.hands[worker].tick;
+            self.at(next.max(now + self.scenario.tick), Event::Tick(worker, number));
+        }
+    }
+
+    fn serve(&mut self, worker: usize) {
+        let name = self.hands[worker].name.clone();
+        let now = self.now;
+        let Ok(running) = self.machine.world.running(&name) else { return };
+        let at = running.now(now);
+        let Some(cell) = running.client.cell_mut(0) else { return };
+        cell.refill(at);
+        let level = u64::try_from(cell.level().level()).unwrap_or(0);
+        let tokens = level.min(self.hands[worker].waiting);
+        if tokens == 0 {
+            return;
+        }
+        let spend = Op::Spend { name, cell: 0, tokens: Some(tokens), pause: Span::ZERO };
+        let Done::Admitted(mut left) = self.act(spend) else { return };
+        self.measure.admit(worker, left, now);
+        let hand = &mut self.hands[worker];
+        hand.waiting -= left;
+        hand.admitted_at = now;
+        while let Some((_, tokens)) = hand.queue.front_mut().filter(|_| left > 0) {
+            let part = (*tokens).min(left);
+            *tokens -= part;
+            left -= part;
+            if *tokens == 0 {
+                hand.queue.pop_front();
+            }
+        }
+    }
+
+    fn poll(&mut self, worker: usize) {
+        if !self.runs(worker) {
+            return;
+        }
+        // After sending, the second poll says how long to wait for the answer.
+        for _ in 0..2 {
+            let name = self.hands[worker].name.clone();
+            match self.act(Op::Ask { name }) {
+                Done::Sent(seq) => {
+                    self.messages += 1;
+                    self.send(Event::Up(worker, seq));
+                }
+                Done::Later(wait) => {
+                    self.steps.pop();
+                    self.hands[worker].poll += 1;
+                    let number = self.hands[worker].poll;
+                    self.at(self.now + wait.0.max(1), Event::Poll(worker, number));
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn happen(&mut self, index: usize) {
+        let lease = counted(self.scenario.config.lease).0;
+        let scenario = self.scenario;
+        match &scenario.happenings[index].1 {
+            Happening::Join(worker) => self.join(*worker),
+            Happening::Leave(worker) => {
+                let name = self.hands[*worker].name.clone();
+                self.act(Op::Revoke { name: name.clone() });
+                self.gone(*worker);
+                let seq = self.machine.world.worker(&name).map_or(0, |worker| worker.last_seq);
+                self.send(Event::Up(*worker, seq));
+            }
+            Happening::Crash(worker) => {
+                let name = self.hands[*worker].name.clone();
+                self.act(Op::Crash { name });
+                self.gone(*worker);
+                self.measure.disturb(self.now + lease);
+            }
+            Happening::Pause(worker) => {
+                let name = self.hands[*worker].name.clone();
+                self.act(Op::Pause { name });
+                self.measure.disturb(self.now + lease);
+                self.measure.interrupt(*worker);
+            }
+            Happening::Resume(worker) => {
+                let name = self.hands[*worker].name.clone();
+                self.act(Op::Resume { name });
+                self.measure.interrupt(*worker);
+                self.wake(*worker);
+            }
+            Happening::LedgerUp(up) => {
+                self.act(Op::LedgerUp(*up));
+                self.measure.disturb(self.now + SECOND);
+            }
+            Happening::Amnesia => {
+                self.act(Op::Amnesia);
+                self.measure.disturb(self.now + counted(tollgate_core::limit::LEASE_MAX).0 + lease);
+            }
+            Happening::Snapshot => drop(self.act(Op::Snapshot)),
+            Happening::Reset => {
+                self.act(Op::Reset);
+                self.measure.disturb(self.now + counted(tollgate_core::limit::LEASE_MAX).0 + lease);
+            }
+            Happening::Load(worker, load) => {
+                // What has arrived until now has arrived.
+                self.tick(*worker);
+                let mut load = load.clone();
+                load.arrived(self.now);
+                self.hands[*worker].load = load;
+                self.wake(*worker);
+            }
+            Happening::Rate { rate, over } => {
+                let ledger_now = self.machine.world.ledger_time();
+                let mut cells = self.machine.world.config().cells.clone();
+                for cell in &mut cells {
+                    cell.rate = cell.rate.ramp_to(*rate, ledger_now, *over);
+                }
+                self.act(Op::Configure { cells, version: None });
+                let value = rate.micro_per_second();
+                self.measure.limit.rate.change(self.now, self.now + over.0, value);
+                self.measure.disturb(self.now + over.0 + lease);
+            }
+        }
+    }
+
+    fn join(&mut self, worker: usize) {
+        let name = self.hands[worker].name.clone();
+        if self.machine.world.worker(&name).is_ok_and(|worker| worker.state == State::Crashed) {
+            self.act(Op::Restart { name });
+        } else {
+            let (ppm, wall) = if self.scenario.drift {
+                let ppm = i64::try_from(self.rng.below(2_001)).unwrap_or(0) - 1_000;
+                (ppm, i64::try_from(self.rng.below(3_600 * SECOND)).unwrap_or(0))
+            } else {
+                (0, 0)
+            };
+            self.act(Op::AddWorker { name, ppm, wall });
+        }
+        let now = self.now;
+        let hand = &mut self.hands[worker];
+        hand.there = true;
+        hand.load.arrived(now);
+        hand.admitted_at = now;
+        self.worker_time += self.scenario.length - now;
+        self.measure.interrupt(worker);
+        self.wake(worker);
+    }
+
+    fn gone(&mut self, worker: usize) {
+        let hand = &mut self.hands[worker];
+        hand.there = false;
+        hand.queue.clear();
+        (hand.waiting, hand.told) = (0, 0);
+        self.worker_time -= self.scenario.length - self.now;
+        self.measure.interrupt(worker);
+    }
+
+    fn wake(&mut self, worker: usize) {
+        self.tick(worker);
+        self.poll(worker);
+    }
+
+    /// Whoever has waited for a long time at the end, while others were served, has been lost.
+    fn look_for_the_starving(&mut self) {
+        let calm_since = self.scenario.happenings.iter().map(|(at, _)| *at).max().unwrap_or(0);
+        let lease = counted(self.scenario.config.lease).0;
+        let since = self.now.saturating_sub(self.scenario.served_within.max(3 * lease));
+        if since < calm_since || self.machine.found.is_some() {
+            return;
+        }
+        for worker in 0..self.hands.len() {
+            let hand = &self.hands[worker];
+            if self.runs(worker) && hand.waiting > 0 && hand.admitted_at < since {
+                let what = format!("{} has got nothing since {} s", hand.name, hand.admitted_at / SECOND);
+                self.machine.note(Kind::Starved, what);
+                return;
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        let ledger_now = self.machine.world.ledger_time();
+        let key = &self.scenario.config.key;
+        let share = |hand: &Hand| {
+            let worker = self.machine.world.worker(&hand.name).ok()?;
+            let cell = worker.client.cells().iter().find(|cell| cell.key() == key)?;
+            let alive = hand.there && cell.mint().is_alive(worker.now(self.now));
+            Some(cell.mint().held().filter(|_| alive).map_or(0, |held| held.share.ppb()))
+        };
+        let shares = self.hands.iter().map(|hand| share(hand).unwrap_or(0)).collect();
+        let rate = self
+            .machine
+            .world
+            .config()
+            .cells
+            .first()
+            .map_or(0, |cell| cell.rate.at(ledger_now).micro_per_second());
+        let admitted = self.measure.figures().admitted;
+        self.samples.push(Sample {
+            at: self.now,
+            rate_micro: rate,
+            admitted: admitted - self.sampled,
+            shares,
+        });
+        self.sampled = admitted;
+        self.at(self.now + SECOND, Event::Sample);
+    }
+}

@@ -1,0 +1,88 @@
+//! Named scenarios: one seed of each, with what it must reach.
+
+use tollgate_core::rules::Rules;
+use tollgate_sim::scenario::{self, Outcome};
+
+/// Played, and nothing wrong with it.
+fn play(name: &str) -> Outcome {
+    let outcome = scenario::run(name, 1, Rules::ALL, false).unwrap();
+    let found = &outcome.violation;
+    assert!(
+        found.is_none(),
+        "{found:?}\n  cargo run -p tollgate-sim -- run --scenario {name} --seed 1 --shrink"
+    );
+    assert!(outcome.peak_over_bound_ppm <= 1_000_000);
+    outcome
+}
+
+#[test]
+fn a_moving_load_is_followed_at_one_message_a_second_and_worker() {
+    let outcome = play("shift");
+    assert!(outcome.figures.utilization_ppm >= 965_000, "{:?}", outcome.figures);
+    assert!(
+        outcome.messages_per_worker_minute_milli <= 60_000,
+        "{}",
+        outcome.messages_per_worker_minute_milli
+    );
+}
+
+#[test]
+fn a_burst_smaller_than_the_fleet_is_used_and_fairly() {
+    let outcome = play("small-burst");
+    assert!(outcome.figures.utilization_ppm >= 950_000, "{:?}", outcome.figures);
+    assert!(outcome.figures.fairness_error_ppm.unwrap() <= 50_000, "{:?}", outcome.figures);
+}
+
+#[test]
+fn rates_below_one_token_per_heartbeat_are_used() {
+    let outcome = play("tiny");
+    assert!(outcome.figures.utilization_ppm >= 950_000, "{:?}", outcome.figures);
+}
+
+#[test]
+fn rare_bursts_far_below_the_limit_are_never_refused() {
+    let outcome = play("cron");
+    assert_eq!((outcome.figures.refused, outcome.figures.wrongly_refused), (0, 0));
+    assert!(outcome.figures.admitted > 50);
+}
+
+#[test]
+fn a_ledger_that_is_away_for_less_than_a_lease_is_not_missed() {
+    for name in ["doorman-2", "doorman-3"] {
+        let outcome = play(name);
+        assert_eq!(outcome.figures.zero_grant_seconds, 0, "{name}");
+        assert!(outcome.figures.utilization_ppm >= 970_000, "{name}: {:?}", outcome.figures);
+    }
+}
+
+#[test]
+fn a_fleet_is_used_through_mishaps_spikes_and_restarts() {
+    for (name, least) in [
+        ("doorman-1", 970_000),
+        ("doorman-4", 970_000),
+        ("doorman-5", 960_000),
+        ("doorman-6", 960_000),
+        ("doorman-7", 960_000),
+        ("cut", 970_000),
+        ("rolling-restart", 970_000),
+        ("amnesia", 970_000),
+        ("reset", 970_000),
+    ] {
+        let outcome = play(name);
+        assert!(outcome.figures.utilization_ppm >= least, "{name}: {:?}", outcome.figures);
+    }
+}
+
+#[test]
+fn two_thousand_workers_come_at_once() {
+    assert!(play("flood").figures.admitted > 0);
+}
+
+#[test]
+fn a_scenario_and_a_seed_give_the_same_run_every_time() {
+    let steps = || {
+        let outcome = scenario::run("cut", 3, Rules::ALL, true).unwrap();
+        outcome.steps.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(steps(), steps());
+}
