@@ -2,19 +2,19 @@
 
 use crate::args;
 use crate::failure::Failure;
+use crate::settings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
-use temporalio_client::envconfig::{ClientConfigProfile, DataSource, LoadClientConfigProfileOptions};
+use temporalio_client::envconfig::ClientConfigProfile;
 use temporalio_client::errors::{ClientConnectError, WorkflowQueryError, WorkflowUpdateError};
-use temporalio_client::tonic::{Code, Request, Status};
+use temporalio_client::tonic::{Code, Request, Status, transport};
 use temporalio_client::{
     Client, ClientOptions, Connection, ConnectionOptions, QueryRejectCondition, RetryOptions, RpcOptions,
     UntypedQuery, UntypedUpdate, UntypedWorkflow, UntypedWorkflowHandle, WorkflowExecuteUpdateOptions,
     WorkflowQueryOptions,
 };
 use temporalio_common::data_converters::RawValue;
-use temporalio_common::envconfig::{ClientConfigTLS, load_client_config_profile};
 use temporalio_common::protos::temporal::api::enums::v1::TaskQueueType;
 use temporalio_common::protos::temporal::api::taskqueue::v1::TaskQueue;
 use temporalio_common::protos::temporal::api::workflowservice::v1::DescribeTaskQueueRequest;
@@ -44,19 +44,10 @@ impl Settings {
     /// # Errors
     /// [`Failure::Usage`] naming what can't be used.
     pub fn load(options: &args::Temporal) -> Result<Settings, Failure> {
-        let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("connection settings: {error}"));
-        if let Some(file) = options.config_file.as_ref().filter(|file| !file.is_file()) {
-            return Err(Failure::Usage(format!("--config-file {}: there is no such file", file.display())));
-        }
-        let source = options.config_file.as_ref().map(|file| DataSource::Path(file.display().to_string()));
-        let load = LoadClientConfigProfileOptions::builder()
-            .maybe_config_source(source)
-            .maybe_config_file_profile(options.profile.clone())
-            .build();
-        let mut profile = load_client_config_profile(load, None).map_err(|error| usage(&error))?;
-        override_with(&mut profile, options);
+        let profile = settings::profile(options, std::env::vars_os())?;
         let namespace = profile.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let connection = ConnectionOptions::try_from(profile).map_err(|error| usage(&error))?;
+        let connection = ConnectionOptions::try_from(profile)
+            .map_err(|error| Failure::Usage(format!("connection settings: {error}")))?;
         Ok(Settings { connection, namespace }.named())
     }
 
@@ -92,42 +83,63 @@ impl Settings {
             .max_elapsed_time(Some(left))
             .build();
         let connected = timeout_at(until, Connection::connect(options)).await;
-        let connection =
-            connected.map_err(|_| silent(&address))?.map_err(|error| not_connected(&address, &error))?;
+        let connection = connected
+            .map_err(|_| silent(&address))?
+            .map_err(|error| self.without_key(self.not_connected(&error)))?;
         Client::new(connection, ClientOptions::new(self.namespace.clone()).build())
             .map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    fn not_connected(&self, error: &ClientConnectError) -> Failure {
+        let address = &self.address();
+        if let Some(problem) = mismatch(error) {
+            return Failure::Usage(format!("Temporal at {address} {problem}"));
+        }
+        match error {
+            ClientConnectError::SystemInfoCallError(status) => match status.code() {
+                Code::Unknown | Code::Cancelled | Code::Internal | Code::Unavailable
+                    if is_cut_off(status) =>
+                {
+                    self.cut_off(&innermost(status))
+                }
+                Code::Unavailable => unreachable(address, &innermost(status)),
+                Code::Cancelled | Code::DeadlineExceeded => silent(address),
+                _ => refused(address, status),
+            },
+            ClientConnectError::TonicTransportError(error) => unreachable(address, &innermost(error)),
+            ClientConnectError::DnsResolutionError { source, .. } => {
+                unreachable(address, &source.to_string())
+            }
+            other => Failure::Usage(format!("connection settings for {address}: {other}")),
+        }
+    }
+
+    /// The connection was there and ended. A server that wants a certificate may do so without telling why, and so does
+    /// a proxy without a server: this is no proof of wrong settings.
+    fn cut_off(&self, why: &str) -> Failure {
+        let hint = match &self.connection.tls_options {
+            None => "does it want TLS? Then set TEMPORAL_TLS=true or --tls, with what else it needs",
+            Some(tls) if tls.client_tls_options.is_none() => {
+                "does it want a client certificate? Then set TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
+            }
+            Some(_) => "does it accept the client certificate?",
+        };
+        Failure::NoAnswer(format!(
+            "Temporal at {} ends the connection without an answer ({why}): {hint}",
+            self.address()
+        ))
+    }
+
+    /// The failure, should a server have repeated the API key in it.
+    fn without_key(&self, failure: Failure) -> Failure {
+        let Some(key) = self.connection.api_key.as_ref() else { return failure };
+        failure.map(|text| text.replace(key.as_str(), "(API key)"))
     }
 
     fn named(mut self) -> Settings {
         self.connection.identity =
             format!("tollgate/{}/{}", crate::actor::default_actor(), std::process::id());
         self
-    }
-}
-
-fn override_with(profile: &mut ClientConfigProfile, options: &args::Temporal) {
-    let over = |target: &mut Option<String>, given: &Option<String>| {
-        if given.is_some() {
-            target.clone_from(given);
-        }
-    };
-    over(&mut profile.address, &options.address);
-    over(&mut profile.namespace, &options.namespace);
-    over(&mut profile.api_key, &options.api_key);
-    let files =
-        [&options.tls_ca_path, &options.tls_cert_path, &options.tls_key_path, &options.tls_server_name];
-    if options.tls || files.iter().any(|file| file.is_some()) {
-        let tls = profile.tls.get_or_insert_with(ClientConfigTLS::default);
-        tls.disabled = Some(false);
-        let file = |target: &mut Option<DataSource>, given: &Option<String>| {
-            if let Some(path) = given {
-                *target = Some(DataSource::Path(path.clone()));
-            }
-        };
-        file(&mut tls.server_ca_cert, &options.tls_ca_path);
-        file(&mut tls.client_cert, &options.tls_cert_path);
-        file(&mut tls.client_key, &options.tls_key_path);
-        over(&mut tls.server_name, &options.tls_server_name);
     }
 }
 
@@ -183,6 +195,7 @@ impl Answer {
 #[derive(Clone)]
 pub struct Session {
     client: Client,
+    settings: Settings,
     address: String,
     group: String,
     timeout: Duration,
@@ -201,7 +214,8 @@ impl Session {
         let settings = Settings::load(&global.temporal)?;
         let until = Instant::now() + global.timeout;
         let client = settings.connect(until).await?;
-        Ok(Session { client, address: settings.address(), group, timeout: global.timeout, until })
+        let address = settings.address();
+        Ok(Session { client, settings, address, group, timeout: global.timeout, until })
     }
 
     /// The group.
@@ -294,14 +308,13 @@ impl Session {
             Code::Cancelled | Code::DeadlineExceeded => self.diagnose(on).await,
             Code::Unavailable => unreachable(&self.address, status.message()),
             Code::NotFound => self.not_found(on, status),
-            _ => refused(&self.address, status),
+            _ => self.settings.without_key(refused(&self.address, status)),
         }
     }
 
     fn not_found(&self, on: Workflow, status: &Status) -> Failure {
-        if status.message().to_lowercase().contains("namespace") {
-            let namespace = &self.client.options().namespace;
-            return Failure::Failed(format!("no namespace {namespace:?} on {}", self.address));
+        if is_about_namespace(status) {
+            return no_namespace(&self.client.options().namespace, &self.address);
         }
         self.absent(on)
     }
@@ -366,6 +379,19 @@ fn answer(value: RawValue) -> Result<Answer, Failure> {
     }
 }
 
+/// There is no such namespace.
+pub fn no_namespace(namespace: &str, address: &str) -> Failure {
+    Failure::Usage(format!(
+        "namespace {namespace:?}: there is none of this name on {address}; name another one with --namespace, or make it: \
+         `temporal operator namespace create --namespace {namespace}`"
+    ))
+}
+
+/// Whether a server says by this that there is no such namespace.
+pub fn is_about_namespace(status: &Status) -> bool {
+    status.code() == Code::NotFound && status.message().to_lowercase().contains("namespace")
+}
+
 /// Nobody answers at an address.
 fn silent(address: &str) -> Failure {
     Failure::NoAnswer(format!(
@@ -393,24 +419,79 @@ fn refused(address: &str, status: &Status) -> Failure {
     })
 }
 
-fn not_connected(address: &str, error: &ClientConnectError) -> Failure {
+/// Whether a connection that was there ended instead of an answer.
+fn is_cut_off(status: &Status) -> bool {
+    let mut is_transport = false;
+    for cause in causes(status) {
+        is_transport |= cause.is::<transport::Error>();
+        let text = cause.to_string();
+        // These have reasons of their own, or are told as no answer in time.
+        if text == "Timeout expired" || text.contains("connect error") {
+            return false;
+        }
+    }
+    is_transport
+}
+
+/// What a failed connection says about TLS on both sides, and what to do about it.
+fn mismatch(error: &ClientConnectError) -> Option<String> {
+    let error: &(dyn std::error::Error + 'static) = match error {
+        ClientConnectError::SystemInfoCallError(status) => status,
+        ClientConnectError::TonicTransportError(error) => error,
+        _ => return None,
+    };
+    for cause in causes(error) {
+        if let Some(tls) = tls_error(cause) {
+            return Some(tls_text(tls));
+        }
+    }
+    None
+}
+
+/// An error and what it comes from, the innermost last.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
+}
+
+/// The error of TLS in an error: input and output wrap it.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    match wrapped {
+        Some(inner) => tls_error(inner),
+        None => error.downcast_ref(),
+    }
+}
+
+fn tls_text(error: &rustls::Error) -> String {
+    use rustls::{AlertDescription as Alert, CertificateError as Certificate, Error};
     match error {
-        ClientConnectError::SystemInfoCallError(status) => match status.code() {
-            Code::Unavailable => unreachable(address, &innermost(status)),
-            Code::Cancelled | Code::DeadlineExceeded => silent(address),
-            _ => refused(address, status),
-        },
-        ClientConnectError::TonicTransportError(error) => unreachable(address, &innermost(error)),
-        ClientConnectError::DnsResolutionError { source, .. } => unreachable(address, &source.to_string()),
-        other => Failure::Usage(format!("connection settings for {address}: {other}")),
+        // An authority that was made anew has the old one's name.
+        Error::InvalidCertificate(Certificate::UnknownIssuer | Certificate::BadSignature) => "has a certificate of an authority that is not trusted \
+            here: name the authority's certificate with TEMPORAL_TLS_SERVER_CA_CERT_PATH or --tls-ca-path"
+            .to_owned(),
+        Error::InvalidCertificate(
+            problem @ (Certificate::NotValidForName | Certificate::NotValidForNameContext { .. }),
+        ) => format!(
+            "has a certificate for another name ({problem}): set TEMPORAL_TLS_SERVER_NAME or --tls-server-name to the name in it"
+        ),
+        Error::InvalidCertificate(problem) => {
+            format!("has a certificate that can't be accepted ({problem}): is it valid, is this machine's clock right?")
+        }
+        Error::AlertReceived(Alert::CertificateRequired) => "asks for a client certificate: set \
+            TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH, or --tls-cert-path and --tls-key-path"
+            .to_owned(),
+        Error::AlertReceived(alert) => {
+            format!("ends the TLS handshake ({alert:?}): does it accept the client certificate and the server name?")
+        }
+        Error::InvalidMessage(_) => "answers without TLS: is it the right port? Else unset TEMPORAL_TLS, or set it to false"
+            .to_owned(),
+        other => format!("can't be reached by TLS: {other}"),
     }
 }
 
 /// The cause that says most: the last of the chain.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
+    causes(error).last().unwrap_or(error).to_string()
 }

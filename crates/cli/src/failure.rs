@@ -38,6 +38,16 @@ impl Failure {
         }
     }
 
+    /// The same with other words.
+    pub fn map(self, change: impl Fn(String) -> String) -> Failure {
+        match self {
+            Failure::Usage(text) => Failure::Usage(change(text)),
+            Failure::Refused(problems) => Failure::Refused(problems.into_iter().map(change).collect()),
+            Failure::NoAnswer(text) => Failure::NoAnswer(change(text)),
+            Failure::Failed(text) => Failure::Failed(change(text)),
+        }
+    }
+
     /// As one line of JSON: `error`, and `problems` when a change was refused.
     pub fn to_json(&self) -> String {
         match self {

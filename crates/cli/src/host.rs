@@ -1,6 +1,6 @@
 //! The coordinator host: runs the workflows of all groups, and makes sure that those of its own are there.
 
-use crate::connection::Settings;
+use crate::connection::{Settings, is_about_namespace, no_namespace};
 use crate::failure::Failure;
 use crate::signals::StopSignals;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Host {
     ///
     /// # Errors
     /// [`Failure`] when the settings are wrong, the server doesn't let it in, or `ready` fails. A server that is away
-    /// is waited for.
+    /// is waited for; a namespace that isn't there only for one call's time: the server may just be setting it up.
     pub async fn run(
         &self,
         stop: &mut StopSignals,
@@ -49,8 +49,12 @@ impl Host {
             signal = stop.recv() => return Ok(signal),
             client = self.connect() => client?,
         };
+        tokio::select! {
+            signal = stop.recv() => return Ok(signal),
+            found = self.find_namespace(&client) => found?,
+        }
         let (stop_host, stopped) = oneshot::channel::<()>();
-        let mut host = std::pin::pin!(serve(&client, stopped));
+        let mut host = std::pin::pin!(self.serve(&client, stopped));
         let failure = tokio::select! {
             signal = stop.recv() => Ok(signal),
             failure = self.look_after_groups(&client, ready) => Err(failure),
@@ -73,6 +77,53 @@ impl Host {
                 Err(Failure::NoAnswer(problem)) => retry_later(&problem, &mut pause).await,
                 done => return done,
             }
+        }
+    }
+
+    /// Waits until the namespace is there, for one call's time: the server may just be setting it up.
+    async fn find_namespace(&self, client: &Client) -> Result<(), Failure> {
+        let until = Instant::now() + self.call_timeout;
+        let mut pause = PAUSE_MIN;
+        let Some(group) = self.groups.first() else { return Ok(()) };
+        loop {
+            match timeout(self.call_timeout, is_running(client, &config_id(group))).await {
+                Ok(Err(WorkflowInteractionError::NotFound(_))) => {}
+                // Whatever else is wrong is told later.
+                _ => return Ok(()),
+            }
+            let failure = no_namespace(&self.settings.namespace, &self.settings.address());
+            if Instant::now() + pause >= until {
+                return Err(failure);
+            }
+            retry_later(&failure.to_string(), &mut pause).await;
+        }
+    }
+
+    /// Serves until told to stop, again after failures.
+    async fn serve(&self, client: &Client, mut stopped: oneshot::Receiver<()>) {
+        let mut pause = PAUSE_MIN;
+        let mut client = client.clone();
+        loop {
+            let mut is_over = false;
+            let until = async {
+                // Who is gone without a word doesn't want it any longer either.
+                (&mut stopped).await.unwrap_or_default();
+                is_over = true;
+            };
+            let problem = match run_host(client.clone(), until).await {
+                _ if is_over => return,
+                Ok(()) => "the host ended by itself".to_owned(),
+                Err(error) => chain(&error),
+            };
+            let again = async {
+                retry_later(&problem, &mut pause).await;
+                // A host that failed stays registered with its connection, which then takes no other one.
+                self.connect().await
+            };
+            client = tokio::select! {
+                _ = &mut stopped => return,
+                fresh = again => fresh.unwrap_or(client),
+            };
         }
     }
 
@@ -112,7 +163,7 @@ impl Host {
             let mut told = false;
             if !is_first {
                 for id in [config_id(group), coordinator_id(group)] {
-                    if !told && !is_running(client, &id).await? {
+                    if !told && !is_running(client, &id).await.map_err(|error| chain(&error))? {
                         tracing::warn!(workflow = id, "not running: starting it");
                         told = true;
                     }
@@ -124,7 +175,7 @@ impl Host {
         }
         // The config workflow starts the coordinator, on whichever host comes first: that is, as soon as one works.
         for group in self.groups.iter().filter(|_| is_first) {
-            while !is_running(client, &coordinator_id(group)).await? {
+            while !is_running(client, &coordinator_id(group)).await.map_err(|error| chain(&error))? {
                 sleep(READY_EVERY).await;
             }
         }
@@ -132,38 +183,13 @@ impl Host {
     }
 }
 
-/// Serves until told to stop, again after failures.
-async fn serve(client: &Client, mut stopped: oneshot::Receiver<()>) {
-    let mut pause = PAUSE_MIN;
-    loop {
-        let mut is_over = false;
-        let until = async {
-            // Who is gone without a word doesn't want it any longer either.
-            (&mut stopped).await.unwrap_or_default();
-            is_over = true;
-        };
-        let problem = match run_host(client.clone(), until).await {
-            _ if is_over => return,
-            Ok(()) => "the host ended by itself".to_owned(),
-            Err(error) => chain(&error),
-        };
-        tokio::select! {
-            _ = &mut stopped => return,
-            () = retry_later(&problem, &mut pause) => {}
-        }
-    }
-}
-
-async fn is_running(client: &Client, id: &str) -> Result<bool, String> {
+/// Whether a workflow runs; [`WorkflowInteractionError::NotFound`] says that there is no such namespace.
+async fn is_running(client: &Client, id: &str) -> Result<bool, WorkflowInteractionError> {
     let handle = client.get_workflow_handle::<UntypedWorkflow>(id);
     match handle.describe(WorkflowDescribeOptions::default()).await {
         Ok(description) => Ok(description.status() == WorkflowExecutionStatus::Running),
-        Err(WorkflowInteractionError::NotFound(status))
-            if !status.message().to_lowercase().contains("namespace") =>
-        {
-            Ok(false)
-        }
-        Err(error) => Err(chain(&error)),
+        Err(WorkflowInteractionError::NotFound(status)) if !is_about_namespace(&status) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The program `tollgate`: a dev server, the coordinator host, and commands for operators.
 //!
 //! - [`args`] is the command line, [`commands`] what it does;
-//! - [`connection`] is the one way to the workflows, and puts every error into words;
+//! - [`settings`] is where Temporal is, [`connection`] the one way to the workflows: it puts every error into words;
 //! - [`host`] runs the coordinators' code, [`temporal_server`] a Temporal dev server beneath it.
 //!
 //! It decides nothing about limits: that is up to the workflows.
@@ -15,6 +15,7 @@ pub mod host;
 pub mod logging;
 pub mod moment;
 pub mod quantity;
+pub mod settings;
 pub mod signals;
 pub mod table;
 pub mod temporal_server;

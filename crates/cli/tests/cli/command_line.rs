@@ -168,13 +168,16 @@ fn the_address_comes_from_the_command_line_then_the_environment_then_the_file() 
 fn connection_settings_that_cannot_be_used_end_with_2() {
     for (arguments, wanted) in [
         (["--config-file", "/nonexistent.toml"], "/nonexistent.toml: there is no such file"),
-        (["--tls-ca-path", "/nonexistent.pem"], "connection settings: "),
+        (["--tls-ca-path", "/nonexistent.pem"], "authority /nonexistent.pem: No such file"),
         (["--profile", "nonesuch"], "nonesuch"),
-        (["--address", "://bad"], "connection settings: "),
+        (["--address", "://bad"], "address \"://bad\": allowed: HOST:PORT"),
+        (["--address", "nonsense"], "address \"nonsense\": allowed: HOST:PORT"),
     ] {
-        let output = run(&[&["status"], &arguments[..]].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(wanted), "{arguments:?}: {}", stderr(&output));
+        for command in ["status", "serve"] {
+            let output = run(&[&[command], &arguments[..]].concat());
+            assert_eq!(output.status.code(), Some(2), "{command} {arguments:?}: {}", stderr(&output));
+            assert!(stderr(&output).contains(wanted), "{command} {arguments:?}: {}", stderr(&output));
+        }
     }
 }
 

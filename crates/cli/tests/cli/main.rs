@@ -16,5 +16,7 @@ mod life;
 mod load;
 mod past;
 mod record;
+mod secure;
+mod stopping;
 mod strict;
 mod world;

@@ -38,6 +38,10 @@ const NAMESPACES: &[&str] = &[
     "crowd",
     "grants",
     "two-hosts",
+    "stopping",
+    "stopping-hosts",
+    "tls",
+    "mtls",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
@@ -145,9 +149,15 @@ impl World {
 
     /// Starts a coordinator host and waits until it serves.
     pub(crate) fn host(&self) -> Child {
+        self.host_with(&[])
+    }
+
+    /// The same with more variables.
+    pub(crate) fn host_with(&self, variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--group", &self.group]);
         self.environment(&mut command);
+        command.envs(variables.iter().copied());
         let host = Child::start("host", &command);
         host.wait_ready(START_TIMEOUT);
         host
@@ -155,10 +165,20 @@ impl World {
 
     /// Runs `tollgate` for the group.
     pub(crate) fn tollgate(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).args(["--timeout", "30s"]).output().unwrap()
+    }
+
+    /// `tollgate` for the group.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.args(arguments).args(["--group", &self.group, "--timeout", "30s"]);
+        command.args(arguments).args(["--group", &self.group]);
         self.environment(&mut command);
-        command.output().unwrap()
+        command
+    }
+
+    /// Where the server is.
+    pub(crate) fn address(&self) -> &str {
+        &self.server().address
     }
 
     /// Runs `tollgate`, which must succeed, and gives what it prints.
@@ -185,7 +205,8 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn environment(&self, command: &mut Command) {
+    /// Where the server is, and nothing of the settings of whoever runs the tests.
+    pub(crate) fn environment(&self, command: &mut Command) {
         plain(command);
         command.env("TEMPORAL_ADDRESS", &self.server().address).env("TEMPORAL_NAMESPACE", &self.namespace);
     }
