@@ -28,6 +28,8 @@ use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson, incarna
 const INBOX: usize = 4;
 /// A coordinator that hasn't answered for this long is lost; shorter than that it may just be replacing itself.
 const LOST_AFTER: Span = Span::from_secs(2);
+/// A limit that isn't there for this long is missing, not just being made anew.
+const MISSING_AFTER: Span = Span::from_secs(10);
 /// Without anything to do, look again after this.
 const IDLE_MAX: Span = Span::from_secs(60);
 /// How long a large cost is remembered: twice this at most.
@@ -64,6 +66,8 @@ struct Kept {
     largest_before: u64,
     largest_since: BootTime,
     condition: Condition,
+    /// Since when the limit isn't there, until that was told.
+    missing_since: Option<BootTime>,
     /// What the waiters' fate was last judged by.
     judged: Option<Judged>,
 }
@@ -93,6 +97,8 @@ pub(crate) struct Keeper {
     sent: u64,
     /// When the first message was sent that no answer has followed.
     unanswered_since: Option<BootTime>,
+    /// Whether the log says that the coordinator is lost.
+    told_lost: bool,
     barred: Option<Reason>,
     recovering_until: Option<BootTime>,
     /// Incarnations refused in a row.
@@ -114,6 +120,7 @@ impl Keeper {
             call: None,
             sent: 0,
             unanswered_since: None,
+            told_lost: false,
             barred: None,
             recovering_until: None,
             rebirths: 0,
@@ -171,10 +178,12 @@ impl Keeper {
             }
         }
         drop(client);
-        if let Some(lost) =
-            self.unanswered_since.map(|since| since + LOST_AFTER).filter(|lost| now.boot < *lost)
-        {
-            until = until.min(lost);
+        if let Some(lost) = self.unanswered_since.map(|since| since + LOST_AFTER) {
+            if now.boot < lost {
+                until = until.min(lost);
+            } else {
+                self.tell_lost();
+            }
         }
         wake.into_iter().for_each(Waker::wake);
         duration(until.since(now.boot))
@@ -306,8 +315,23 @@ impl Keeper {
         }
     }
 
+    /// Logs once that the coordinator has been away for longer than a coordinator that replaces itself.
+    fn tell_lost(&mut self) {
+        if std::mem::replace(&mut self.told_lost, true) {
+            return;
+        }
+        let error = match &self.shared.status().coordinator {
+            Coordinator::Unreachable(error) => error.to_string(),
+            _ => "no answer yet".to_owned(),
+        };
+        let group = &self.shared.group;
+        tracing::warn!(%group, %error, "the coordinator does not answer; leases run on until they end");
+    }
+
     /// Notes how the coordinator is; logs only when that changes.
-    fn reach(&self, coordinator: Coordinator, now: Now) {
+    fn reach(&mut self, coordinator: Coordinator, now: Now) {
+        let was_told = self.told_lost && coordinator == Coordinator::Reachable;
+        self.told_lost &= !was_told;
         let mut status = self.shared.status();
         let kind = std::mem::discriminant(&coordinator);
         if kind == std::mem::discriminant(&status.coordinator) {
@@ -316,10 +340,11 @@ impl Keeper {
         }
         let group = &self.shared.group;
         match &coordinator {
-            Coordinator::Reachable => tracing::info!(%group, "the coordinator answers"),
-            Coordinator::Unreachable(error) => {
-                tracing::warn!(%group, %error, "the coordinator does not answer; leases run on until they end");
+            Coordinator::Reachable if was_told || status.coordinator == Coordinator::Starting => {
+                tracing::info!(%group, "the coordinator answers");
             }
+            Coordinator::Reachable => tracing::debug!(%group, "the coordinator answers again"),
+            Coordinator::Unreachable(error) => tracing::debug!(%group, %error, "no answer to a message"),
             Coordinator::GroupFull => tracing::error!(%group, "the group is full: this worker gets nothing"),
             Coordinator::Starting | Coordinator::Stopped => {}
         }
@@ -339,7 +364,7 @@ impl Keeper {
         let kept = self.cells.get_mut(index)?;
         let leased = client.cell_mut(index)?;
         leased.refill(now);
-        kept.note_condition(condition(leased, now), lost);
+        kept.note_condition(condition(leased, now), lost, now.boot);
         let held = leased.mint().held().copied();
         let facts = Facts {
             stopped: false,
@@ -436,6 +461,7 @@ impl Kept {
             largest_before: 0,
             largest_since: BootTime(0),
             condition: Condition::Starting,
+            missing_since: None,
             judged: None,
         }
     }
@@ -468,12 +494,17 @@ impl Kept {
         self.dry || self.asked_waiting > 0
     }
 
-    /// Logs a change that an operator acts on, once.
-    fn note_condition(&mut self, condition: Condition, lost: bool) {
+    /// Logs a change that an operator acts on, once; a limit that isn't there only after a while.
+    fn note_condition(&mut self, condition: Condition, lost: bool, now: BootTime) {
+        let limit = &self.cell.name;
         if condition == self.condition {
+            if self.missing_since.is_some_and(|since| now.since(since) >= MISSING_AFTER) {
+                self.missing_since = None;
+                tracing::error!(%limit, "no such limit in this group: what asks for it is refused");
+            }
             return;
         }
-        let limit = &self.cell.name;
+        self.missing_since = None;
         match condition {
             Condition::Open => tracing::info!(%limit, "open"),
             Condition::Recovering => {
@@ -482,7 +513,10 @@ impl Kept {
             Condition::Closed => {
                 tracing::warn!(%limit, coordinator_lost = lost, "closed: the lease has ended")
             }
-            Condition::Unknown => tracing::error!(%limit, "no such limit in this group"),
+            Condition::Unknown => {
+                self.missing_since = Some(now);
+                tracing::info!(%limit, "the group doesn't have this limit now");
+            }
             Condition::Starting => {}
         }
         self.condition = condition;
