@@ -38,7 +38,6 @@ use temporalio_workflow::{
     WorkflowResult,
 };
 use tollgate_core::ledger::strict::{AcquireOutcome, Settle, Stage};
-use tollgate_core::ledger::view::CellView;
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Standing, Start};
 use tollgate_core::limit::{NAME_BYTES_MAX, check_name};
 use tollgate_core::message::Incarnation;
@@ -68,6 +67,8 @@ const NOTICE_SCHEDULE_TO_START: Duration = Duration::from_secs(1);
 const NOTICE_START_TO_CLOSE: Duration = Duration::from_secs(2);
 /// The table in the Temporal UI is made anew at most this often.
 const DETAILS_EVERY: Span = Span::from_secs(1);
+/// A table of so many limits times workers takes microseconds to make.
+const DETAILS_CHEAP: usize = 100;
 
 /// Input of signal `evict`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -602,13 +603,15 @@ impl Coordinator {
     }
 
     fn details(&self) -> String {
-        let views: Vec<CellView> = self.ledger.view();
-        details::coordinator(&self.overview(), &views)
+        details::coordinator(&self.overview())
     }
 
-    /// Makes the table in the UI anew, now and then.
+    /// Makes the table in the UI anew: each time while that is cheap, so that the last message before a quiet time is
+    /// in it, else now and then.
     fn show(&mut self, ctx: &SyncWorkflowContext<Self>, now: LedgerTime) {
-        if now < self.details_at {
+        let state = self.ledger.state();
+        let size = state.cells.len().saturating_mul(state.workers.len().saturating_add(1));
+        if now < self.details_at && size > DETAILS_CHEAP {
             return;
         }
         self.details_at = now + DETAILS_EVERY;

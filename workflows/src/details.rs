@@ -1,22 +1,27 @@
 //! What the Temporal UI shows of a workflow: Markdown that an operator can read without documents.
 
-use crate::wire::status::StatusJson;
+use crate::wire::status::{LimitRowJson, StatusJson};
 use std::fmt::Write;
-use tollgate_core::ledger::view::CellView;
+use tollgate_core::limit::CellKey;
 use tollgate_core::units::LedgerTime;
 
 /// The most limits in the table: the rest is a query away.
 const ROWS_MAX: usize = 50;
+const MICRO: u64 = 1_000_000;
+const PPB: u64 = 1_000_000_000;
+/// The UI draws tables without any room between columns, and takes plain blanks at the ends of cells away.
+const GAP: &str = "\u{a0}\u{a0}\u{a0}";
 
 /// The coordinator's page.
-pub fn coordinator(status: &StatusJson, views: &[CellView]) -> String {
+pub fn coordinator(status: &StatusJson) -> String {
     let mut page = String::new();
     let _ = writeln!(
         page,
-        "**Group {}**: {} workers, heartbeat {} ms, configuration {}.{}, as of {}.\n",
-        status.group,
+        "**Group {}**: {} worker{}, heartbeat every {}, configuration {}.{}, as of {}.\n",
+        escaped(&status.group),
         status.workers,
-        status.heartbeat_ms,
+        if status.workers == 1 { "" } else { "s" },
+        seconds(status.heartbeat_ms),
         status.version.run_us,
         status.version.n,
         clock(status.now_us),
@@ -32,7 +37,7 @@ pub fn coordinator(status: &StatusJson, views: &[CellView]) -> String {
         let unreadable = &status.unreadable;
         let _ = writeln!(
             page,
-            "**{} unreadable messages**, the last a `{}` at {}: {}\n",
+            "**Messages that could not be used: {}**, the last a `{}` at {}: {}\n",
             unreadable.count,
             unreadable.last_name,
             clock(unreadable.last_us),
@@ -40,63 +45,141 @@ pub fn coordinator(status: &StatusJson, views: &[CellView]) -> String {
         );
     }
     if status.ignored_configs > 0 {
-        let _ = writeln!(page, "{} older configurations ignored.\n", status.ignored_configs);
+        let _ = writeln!(page, "Older configurations ignored: {}.\n", status.ignored_configs);
     }
-    let _ =
-        writeln!(page, "| limit | rate now | target | burst | used | free | out | waiting | holders | by |");
-    let _ = writeln!(page, "|---|---|---|---|---|---|---|---|---|---|");
-    for view in views.iter().take(ROWS_MAX) {
-        let state = if view.removed {
-            " (removed)"
-        } else if view.recovering_until.is_some() {
-            " (recovering)"
-        } else {
-            ""
-        };
-        let target = match view.ramp_ends {
-            Some(end) => format!("{} at {}", per_second(view.target_micro), clock(end.0)),
-            None => "".to_owned(),
-        };
-        let _ = writeln!(
-            page,
-            "| {}{state} | {} | {target} | {} | {} | {} | {} | {} | {} | {:?} |",
-            escaped(&view.key.to_string()),
-            per_second(view.rate_micro),
-            view.burst,
-            view.used,
-            view.free,
-            view.share,
-            view.waiting,
-            view.holders.len(),
-            view.kind,
-        );
-    }
-    if views.len() > ROWS_MAX {
-        let _ = writeln!(page, "\n{} more: query `limit`.", views.len() - ROWS_MAX);
+    if status.limits.is_empty() {
+        page.push_str("No limits yet: `tollgate limit set NAME --rate 50/s` makes one.\n");
+    } else {
+        let titles = ["limit", "rate", "burst", "used", "free", "out", "waiting", "holders"];
+        table(&mut page, &titles, status.limits.iter().take(ROWS_MAX).map(cells));
+        if status.limits.len() > ROWS_MAX {
+            let _ = writeln!(page, "\n{} more: query `limit`.", status.limits.len() - ROWS_MAX);
+        }
+        page.push_str(COLUMNS);
     }
     page.push_str(USAGE);
     page
 }
 
-const USAGE: &str = "\n---\n\
-    Queries: `status`, `limit`, `worker`, `grants` (each takes `{\"limit\":…, \"worker\":…, \"client\":…}` or nothing), \
-    `configuration`.\n\n\
-    Signals: `lease` `{\"client\":\"c1\", \"limit\":\"api\", \"cost\":1, \"id\":\"job-7\"}`, then see query `grants`; \
-    `report` `{\"id\":\"job-7\", \"limit\":\"api\", \"used\":1}`; `revoke` `{\"client\":\"c1\"}`; \
-    `evict` `{\"worker\":\"host/123\"}`.\n\n\
-    Updates: `acquire` (as `lease`, with an answer), `heartbeat` (workers).\n\n\
-    Change limits at the config workflow: `tollgate limit set`, or update `apply` on `tollgate-config/<group>`.\n";
-
-/// Tokens a second with up to three digits.
-pub fn per_second(micro: u64) -> String {
-    let (whole, rest) = (micro / 1_000_000, micro % 1_000_000);
-    if rest == 0 {
-        return format!("{whole}/s");
+/// A table whose first two columns are text and whose others are figures.
+pub(crate) fn table<const N: usize>(
+    page: &mut String,
+    titles: &[&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) {
+    let line = |cells: &[&str]| {
+        let cells = cells.iter().enumerate().map(|(column, cell)| match column {
+            0 | 1 => format!(" {cell}{GAP} |"),
+            _ => format!(" {GAP}{cell} |"),
+        });
+        format!("|{}\n", cells.collect::<String>())
+    };
+    page.push_str(&line(titles));
+    let rules = (0..N).map(|column| if column < 2 { ":---|" } else { "---:|" });
+    let _ = writeln!(page, "|{}", rules.collect::<String>());
+    for row in rows {
+        page.push_str(&line(&row.each_ref().map(String::as_str)));
     }
-    let digits = format!("{rest:06}");
-    let digits = if whole > 0 { &digits[..3] } else { digits.as_str() };
-    let digits = digits.trim_end_matches('0');
-    if digits.is_empty() { format!("{whole}/s") } else { format!("{whole}.{digits}/s") }
+}
+
+fn cells(row: &LimitRowJson) -> [String; 8] {
+    let key = CellKey { limit: row.limit.clone(), meter: row.meter.clone(), tier: row.tier.clone() };
+    let state = match (row.removed, row.recovering_until_us) {
+        (true, _) => " (removed)",
+        (false, Some(_)) => " (recovering)",
+        (false, None) => "",
+    };
+    let rate = match row.ramp_ends_us {
+        Some(end) => format!(
+            "{} → {} at {}",
+            rate_text(row.rate_micro, row.target_micro),
+            rate_text(row.target_micro, row.target_micro),
+            clock(end)
+        ),
+        None => rate_text(row.rate_micro, row.target_micro),
+    };
+    let free =
+        if row.debt_milli > 0 { format!("-{}", tenths(row.debt_milli)) } else { tenths(row.free_milli) };
+    [
+        format!("{}{state}", escaped(&key.to_string())),
+        rate,
+        row.burst.to_string(),
+        row.used.to_string(),
+        free,
+        out_text(row),
+        row.waiting.to_string(),
+        row.holders.to_string(),
+    ]
+}
+
+const COLUMNS: &str = "\nrate: now, and where a ramp leads; burst: the most tokens at once; used: tokens, as reported so far; \
+    free: tokens that nobody holds; out: what workers hold, as a share of the rate or in tokens; waiting: tokens that are \
+    wanted and not there; holders: workers that have a part.\n";
+
+const USAGE: &str = "\n### What to do here\n\
+    - See who holds and who waits: query `limit` with `{\"limit\":\"api\"}`, or `tollgate status api`.\n\
+    - Take a worker's quota away: signal `evict` with `{\"worker\":\"host/123\"}`.\n\
+    - Ask for a permit: signal `lease` with `{\"client\":\"me\", \"limit\":\"api\", \"id\":\"job-7\"}`, see query `grants`; \
+    when it is used: signal `report` with `{\"id\":\"job-7\", \"limit\":\"api\", \"used\":1}`; to give all back: signal `revoke` \
+    with `{\"client\":\"me\"}`. Update `acquire` is `lease` with an answer.\n\
+    - Change limits: `tollgate limit set`, or workflow `tollgate-config/…` of this group.\n\n\
+    Other queries: `status`, `worker`, `configuration`. Update `heartbeat` is for workers.\n";
+
+/// What workers hold of a limit: a share of its rate, else tokens.
+pub fn out_text(row: &LimitRowJson) -> String {
+    if row.kind == "tokens" || row.share_ppb == 0 && row.cap_milli > 0 {
+        tenths(row.cap_milli)
+    } else {
+        percent(row.share_ppb)
+    }
+}
+
+/// Tokens per time of `micro` millionths of a token a second: in the unit of `like` where that is the smallest that
+/// gives a whole number, else per second. Rates come rounded down to a millionth a second, so that `100/h` comes as
+/// 0.027777.
+pub fn rate_text(micro: u64, like: u64) -> String {
+    const WHOLE_MAX: u64 = 100_000;
+    let units = [(1, "s"), (60, "min"), (3_600, "h"), (86_400, "day")];
+    let whole = |secs: u64| {
+        let amount = like.saturating_mul(secs);
+        let rounded = amount.saturating_add(MICRO / 2) / MICRO;
+        let is_near = amount.abs_diff(rounded.saturating_mul(MICRO)) < secs;
+        rounded > 0 && (secs == 1 || rounded <= WHOLE_MAX) && is_near
+    };
+    let (secs, unit) = units.into_iter().find(|(secs, _)| whole(*secs)).unwrap_or((1, "s"));
+    let amount = micro.saturating_mul(secs);
+    let rounded = amount.saturating_add(MICRO / 2) / MICRO;
+    if amount.abs_diff(rounded.saturating_mul(MICRO)) < secs {
+        return format!("{rounded}/{unit}");
+    }
+    let decimal = |places: usize, scale: u64| {
+        let text = format!("{}.{:0places$}", amount / MICRO, amount % MICRO / scale);
+        format!("{}/{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+    };
+    // On its way, a rate is read at a glance; once it stays, it is the same as in the configuration.
+    if micro != like && amount >= 10 * MICRO { decimal(1, 100_000) } else { decimal(3, 1_000) }
+}
+
+/// Thousandths of a token, as tokens with one decimal, rounded down.
+pub fn tenths(milli: u64) -> String {
+    format!("{}.{}", milli / 1_000, milli % 1_000 / 100)
+}
+
+/// Parts in 10^9, as percent, rounded to whole ones as far as that doesn't hide that there is something.
+pub fn percent(ppb: u32) -> String {
+    let ppb = u64::from(ppb);
+    let rounded = (ppb * 100 + PPB / 2) / PPB;
+    match ppb {
+        0 => "0%".to_owned(),
+        _ if rounded == 0 => "<1%".to_owned(),
+        _ => format!("{rounded}%"),
+    }
+}
+
+/// Milliseconds in seconds.
+fn seconds(ms: u64) -> String {
+    let text = format!("{}.{:03}", ms / 1_000, ms % 1_000);
+    format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// The time of day in UTC, to the second.
@@ -106,7 +189,7 @@ pub fn clock(us: u64) -> String {
 }
 
 /// Text that can't break a table or be taken for markup.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -126,11 +209,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_and_times_read_well() {
-        assert_eq!(per_second(50_000_000), "50/s");
-        assert_eq!(per_second(50_500_000), "50.5/s");
-        assert_eq!(per_second(27_777), "0.027777/s");
+    fn times_and_names_read_well() {
         assert_eq!(clock(3_661_000_000), "01:01:01 UTC");
+        assert_eq!(seconds(1_000), "1 s");
+        assert_eq!(seconds(1_050), "1.05 s");
         assert_eq!(escaped("a|b\n<script>"), "a\\|b \\<script\\>");
+    }
+
+    #[test]
+    fn a_table_keeps_its_columns_apart() {
+        let mut page = String::new();
+        table(&mut page, &["limit", "rate", "burst"], [["a", "5/s", "16"].map(str::to_owned)].into_iter());
+        let gap = GAP;
+        assert_eq!(
+            page,
+            format!(
+                "| limit{gap} | rate{gap} | {gap}burst |\n|:---|:---|---:|\n| a{gap} | 5/s{gap} | {gap}16 |\n"
+            )
+        );
     }
 }

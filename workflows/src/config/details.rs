@@ -1,8 +1,9 @@
 //! What an operator sees of a config workflow in the Temporal UI, as Markdown.
 
 use super::{Config, text};
+use crate::details::{clock, escaped, table};
 use std::fmt::Write;
-use tollgate_core::units::LedgerTime;
+use tollgate_core::units::{Amount, LedgerTime};
 
 /// How many limits the table shows: the queries show all of them.
 const ROWS_MAX: usize = 100;
@@ -14,18 +15,31 @@ const LINES_MAX: usize = 5;
 /// How to use the workflow. Static details of a workflow don't survive continue-as-new, so this is part of the current
 /// ones.
 const USAGE: &str = r#"
-### Usage
-| message | kind | input |
-|---|---|---|
-| `apply` | update | `{"actor":"ann","reason":"more quota","set":[{"name":"api","rate":{"count":100,"period_ms":1000},"burst":32}],"ramp_ms":15000}`; also `"remove":["api"]`, `"abort_ramps":["api"]`, `"if_version":"…"`, `"dry_run":true`; answers with the version and one line per change, or with every problem |
-| `update_config` | signal | as `apply`; can't be answered: what was refused is shown above and by `config` and `history` |
-| `ensure` | signal | none: tells the coordinator again, and starts it when it isn't there |
-| `config` | query | none: limits, ramps, version, what was refused |
-| `effective` | query | none, or `{"at_ms":1796043897000}`: the values in force then |
-| `history` | query | none, or `{"limit":"api","count":20}`: who changed what, when and why |
+### What to do here
+Change limits with `tollgate limit set api --rate 100/s --burst 32 --ramp 15s`, or with update `apply`:
 
-A change goes linearly to its target, within 60 s unless `ramp_ms` says otherwise; a new limit begins at once. `burst` and
-`lease_ms` of a limit that is there stay as they are unless given.
+```json
+{
+  "actor": "ann",
+  "reason": "more quota",
+  "ramp_ms": 15000,
+  "set": [
+    {
+      "name": "api",
+      "burst": 32,
+      "rate": {"count": 100, "period_ms": 1000}
+    }
+  ]
+}
+```
+
+- It answers with the version and one line for each change, or with every problem.
+- It also takes `"remove": ["api"]`, `"abort_ramps": ["api"]`, `"if_version": "…"`, `"dry_run": true`.
+- A change goes linearly to its target, within 60 s unless `ramp_ms` says otherwise; a new limit begins at once. `burst` and `lease_ms` of a limit that is there stay as they are unless given.
+- Signal `update_config` takes the same and can't answer: what was refused is shown above.
+- Signal `ensure` tells the coordinator again, and starts it when it isn't there.
+
+Queries: `config` (all limits), `effective` with `{"at_ms": 1796043897000}` (the values at that time), `history` with `{"limit": "api", "count": 20}` (who changed what, when and why).
 "#;
 
 /// The text for the UI.
@@ -38,7 +52,7 @@ pub(super) fn markdown(config: &Config) -> String {
 
 fn write(config: &Config, out: &mut String) -> std::fmt::Result {
     let (book, push) = (&config.book, &config.push);
-    writeln!(out, "### Limits of group `{}`", cell(&config.group))?;
+    writeln!(out, "### Limits of group {}", escaped(&config.group))?;
     writeln!(out, "Version {}, as of {}.\n", book.version, text::time(book.now))?;
     if config.adopting {
         writeln!(
@@ -46,7 +60,7 @@ fn write(config: &Config, out: &mut String) -> std::fmt::Result {
             "**Starting**: asks the coordinator which limits there are; changes wait until it has answered.\n"
         )?;
     } else if push.acknowledged != Some(book.version) {
-        writeln!(out, "**The coordinator doesn't have this version yet.** {}\n", cell(&push.error))?;
+        writeln!(out, "**The coordinator doesn't have this version yet.** {}\n", escaped(&push.error))?;
     }
     if book.refused_count > 0 {
         let last = book.refused.back();
@@ -57,7 +71,7 @@ fn write(config: &Config, out: &mut String) -> std::fmt::Result {
             "Refused signals: {}, the last at {}: {}\n",
             book.refused_count,
             text::time(when),
-            cell(&why)
+            escaped(&why)
         )?;
     }
     if config.unreadable.count > 0 {
@@ -67,22 +81,20 @@ fn write(config: &Config, out: &mut String) -> std::fmt::Result {
             out,
             "Unreadable messages: {count}, the last `{}` at {when}: {}\n",
             last.last_name,
-            cell(&last.last_error)
+            escaped(&last.last_error)
         )?;
     }
-    writeln!(out, "| limit | rate | target | burst | lease | ramp ends |\n|---|---|---|---|---|---|")?;
-    for limit in book.cells.values().take(ROWS_MAX) {
-        let end = limit.rate.end.max(limit.burst.end);
-        writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} |",
-            cell(&limit.key.to_string()),
-            text::rate(limit.rate.at(book.now)),
-            text::rate(limit.rate.target),
-            text::milli(limit.burst.at(book.now).milli_floor()),
-            text::span(limit.lease),
-            if book.now < end { text::time(end) } else { String::new() },
-        )?;
+    if book.cells.is_empty() {
+        writeln!(out, "No limits yet.")?;
+    } else {
+        let rows = book.cells.values().take(ROWS_MAX).map(|limit| {
+            let (rate, burst) = (&limit.rate, &limit.burst);
+            let tokens = |amount: Amount| text::milli(amount.milli_floor());
+            let rate = ramp(text::rate(rate.at(book.now)), text::rate(rate.target), rate.end, book.now);
+            let burst = ramp(tokens(burst.at(book.now)), tokens(burst.target), burst.end, book.now);
+            [escaped(&limit.key.to_string()), rate, burst, text::span(limit.lease)]
+        });
+        table(out, &["limit", "rate", "burst", "lease"], rows);
     }
     if book.cells.len() > ROWS_MAX {
         writeln!(out, "\nand {} more: see query `config`", book.cells.len() - ROWS_MAX)?;
@@ -90,29 +102,20 @@ fn write(config: &Config, out: &mut String) -> std::fmt::Result {
     writeln!(out, "\n### Last changes")?;
     for entry in book.history.iter().rev().take(CHANGES_MAX) {
         let reason =
-            if entry.reason.is_empty() { String::new() } else { format!(" ({})", cell(&entry.reason)) };
-        writeln!(out, "- {} by {}{reason}", text::time(entry.at), cell(&entry.actor))?;
-        for line in entry.lines.iter().take(LINES_MAX) {
-            writeln!(out, "  - {}", cell(line))?;
-        }
+            if entry.reason.is_empty() { String::new() } else { format!(" ({})", escaped(&entry.reason)) };
+        let lines: Vec<String> = entry.lines.iter().take(LINES_MAX).map(|line| escaped(line)).collect();
+        write!(out, "- {} by {}{reason}: {}", text::time(entry.at), escaped(&entry.actor), lines.join("; "))?;
         let more = entry.lines.len().saturating_sub(LINES_MAX) as u64 + entry.lines_left_out;
         if more > 0 {
-            writeln!(out, "  - and {more} more")?;
+            write!(out, "; and {more} more")?;
         }
+        writeln!(out)?;
     }
     out.push_str(USAGE);
     Ok(())
 }
 
-/// Text from outside that can't break a table or be taken for markup.
-fn cell(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\r' => out.push(' '),
-            '|' | '*' | '_' | '`' | '[' | ']' | '<' | '\\' | '#' => out.extend(['\\', c]),
-            c => out.push(c),
-        }
-    }
-    out
+/// A value, and where it is on its way to.
+fn ramp(value: String, target: String, end: LedgerTime, now: LedgerTime) -> String {
+    if now < end && value != target { format!("{value} → {target} at {}", clock(end.0)) } else { value }
 }

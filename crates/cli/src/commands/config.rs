@@ -79,7 +79,7 @@ fn render_effective(effective: &EffectiveJson, now_us: u64, paint: Paint) -> Str
     for limit in &effective.limits {
         let key =
             CellKey { limit: limit.limit.clone(), meter: limit.meter.clone(), tier: limit.tier.clone() };
-        let burst = super::status::tenths(limit.burst_milli);
+        let burst = tollgate_workflows::details::tenths(limit.burst_milli);
         table.row(vec![Cell::new(key), Cell::new(&limit.rate_text), Cell::new(burst)]);
     }
     text.push_str(&table.render(paint));
