@@ -139,8 +139,9 @@ Examples:
   tollgate status --watch     drawn anew every second; q or Ctrl-C ends it
   tollgate status --json | jq '.limits[] | {limit, used, waiting}'
 
-Columns: RATE now and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
-share of its rate (kind `shares`, or `turns` where workers hold it by turns) or as tokens (kind `tokens`); WAITING tokens that are wanted and not there.")]
+Columns: RATE NOW and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
+share of its rate (kind `shares`, or `turns` where a few workers at a time hold it) or as tokens (kind `tokens`);
+WAITING tokens that are wanted and not there.")]
     Status(Status),
     /// Write the history of a workflow's run to a file, as tests of the workflows replay it
     #[command(hide = true)]
@@ -236,7 +237,12 @@ changes the group at the same time, the second change is refused.")]
         name: String,
     },
     /// Show all limits as they are configured
-    #[command(after_help = "Examples:\n  tollgate limit list\n  tollgate limit list --group batch --json")]
+    #[command(after_help = "\
+Examples:
+  tollgate limit list
+  tollgate limit list --group batch --json
+
+RATE SET and BURST SET are what was set, to which RAMPS lead; `tollgate status` shows what is in force now.")]
     List,
     /// Remove a limit; its leases end by themselves
     #[command(after_help = "\

@@ -5,24 +5,32 @@ use unicode_width::UnicodeWidthStr as _;
 
 /// Blanks between columns.
 const GAP: &str = "  ";
+/// Before what belongs to the line above.
+const INDENT: &str = "  ";
 
-/// Whether text is coloured.
+/// Whether text is coloured, and how wide it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paint {
     /// Whether escape codes are written at all.
     pub on: bool,
+    /// The columns of the terminal, if it is one.
+    pub columns: Option<usize>,
 }
 
 impl Paint {
-    /// No colours.
-    pub const OFF: Paint = Paint { on: false };
+    /// No colours, and as wide as need be.
+    pub const OFF: Paint = Paint { on: false, columns: None };
 
-    /// Colours when standard output is a terminal that has some, and the variable `NO_COLOR` is empty or not set
+    /// The width of the terminal when standard output is one, and colours when standard output is a terminal that has some, and the variable `NO_COLOR` is empty or not set
     /// (<https://no-color.org>).
     pub fn of_stdout() -> Paint {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Paint { on: !refused && !dumb && std::io::stdout().is_terminal() }
+        let is_terminal = std::io::stdout().is_terminal();
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok().filter(|_| is_terminal);
+        // Some terminals don't know their size and say zero.
+        let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+        Paint { on: !refused && !dumb && is_terminal, columns }
     }
 
     /// For headings.
@@ -40,6 +48,12 @@ impl Paint {
     /// For what is wrong.
     pub fn alarm(self, text: &str) -> String {
         self.code("31", text)
+    }
+
+    /// The text with lines that are too long continued on the next one, after a blank.
+    pub fn fold(self, text: &str) -> String {
+        let Some(columns) = self.columns else { return text.to_owned() };
+        text.lines().map(|line| fold_line(line, columns)).collect()
     }
 
     fn code(self, code: &str, text: &str) -> String {
@@ -66,6 +80,16 @@ pub enum Tone {
     Warn,
     /// Matters less.
     Dim,
+}
+
+impl Tone {
+    fn paint(self, paint: Paint, text: &str) -> String {
+        match self {
+            Tone::Plain => text.to_owned(),
+            Tone::Warn => paint.warn(text),
+            Tone::Dim => paint.dim(text),
+        }
+    }
 }
 
 /// One cell.
@@ -114,7 +138,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines, each with its end.
+    /// The lines, each with its end. Where the table is too wide for the terminal, each row is a paragraph: its first
+    /// cell, and beneath it the others with their titles.
     pub fn render(&self, paint: Paint) -> String {
         let widths: Vec<usize> = self
             .columns
@@ -125,14 +150,37 @@ impl Table {
                 cells.max().unwrap_or(0).max(title.width())
             })
             .collect();
+        let width = widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1);
+        if paint.columns.is_some_and(|columns| columns < width) {
+            return self.rows.iter().map(|row| self.paragraph(row, paint)).collect();
+        }
         let titles: Vec<Cell> = self.columns.iter().map(|(title, _)| Cell::new(title)).collect();
         let mut text = self.line(&titles, &widths, |text, _| paint.bold(text));
         for row in &self.rows {
-            text.push_str(&self.line(row, &widths, |text, tone| match tone {
-                Tone::Plain => text.to_owned(),
-                Tone::Warn => paint.warn(text),
-                Tone::Dim => paint.dim(text),
-            }));
+            text.push_str(&self.line(row, &widths, |text, tone| tone.paint(paint, text)));
+        }
+        text
+    }
+
+    /// A row for a narrow terminal.
+    fn paragraph(&self, row: &[Cell], paint: Paint) -> String {
+        let mut cells = self.columns.iter().zip(row);
+        let first = cells.next().map(|(_, cell)| paint.bold(&cell.text)).unwrap_or_default();
+        let mut text = format!("{first}\n");
+        let mut line = String::new();
+        let mut taken = 0;
+        for ((title, _), cell) in cells.filter(|(_, cell)| !cell.text.is_empty()) {
+            let width = title.width() + 1 + cell.text.width();
+            if taken > 0 && paint.columns.is_some_and(|columns| taken + GAP.len() + width > columns) {
+                text.push_str(&format!("{line}\n"));
+                (line, taken) = (String::new(), 0);
+            }
+            let gap = if taken == 0 { INDENT } else { GAP };
+            line.push_str(&format!("{gap}{} {}", paint.dim(title), cell.tone.paint(paint, &cell.text)));
+            taken += gap.len() + width;
+        }
+        if !line.is_empty() {
+            text.push_str(&format!("{line}\n"));
         }
         text
     }
@@ -159,6 +207,32 @@ impl Table {
     }
 }
 
+/// One line in as many as it needs. What is longer than a line by itself is cut by the terminal.
+fn fold_line(line: &str, columns: usize) -> String {
+    let mut text = String::new();
+    let mut taken = 0;
+    for word in line.split_inclusive(' ') {
+        let width = visible(word.trim_end_matches(' '));
+        if taken > 0 && taken + width > columns {
+            text.truncate(text.trim_end_matches(' ').len());
+            text.push('\n');
+            text.push_str(INDENT);
+            taken = INDENT.len();
+        }
+        text.push_str(word);
+        taken += visible(word);
+    }
+    text.push('\n');
+    text
+}
+
+/// The columns that a text with colours takes.
+fn visible(text: &str) -> usize {
+    let mut parts = text.split('\x1b');
+    let plain = parts.next().map_or(0, |text| text.width());
+    plain + parts.map(|part| part.split_once('m').map_or(0, |(_, text)| text.width())).sum::<usize>()
+}
+
 /// Text from elsewhere without what could steer a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
@@ -181,13 +255,35 @@ mod tests {
                      日本               7  shares\n\
                      openai/gpt-4o  12345\n";
         assert_eq!(table().render(Paint::OFF), plain);
-        let painted = table().render(Paint { on: true });
+        let painted = table().render(Paint { on: true, columns: None });
         assert!(painted.contains("\x1b[33m12345\x1b[0m"), "{painted:?}");
         let mut stripped = painted;
         for code in ["\x1b[1m", "\x1b[33m", "\x1b[0m"] {
             stripped = stripped.replace(code, "");
         }
         assert_eq!(stripped, plain);
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_becomes_paragraphs() {
+        let narrow = |columns| Paint { on: false, columns: Some(columns) };
+        assert_eq!(table().render(narrow(28)), table().render(Paint::OFF), "it fits");
+        let folded = "日本\n  USED 7  KIND shares\nopenai/gpt-4o\n  USED 12345\n";
+        assert_eq!(table().render(narrow(27)), folded);
+        assert_eq!(
+            table().render(narrow(12)),
+            "日本\n  USED 7\n  KIND shares\nopenai/gpt-4o\n  USED 12345\n"
+        );
+        let painted = table().render(Paint { on: true, columns: Some(27) });
+        assert!(painted.lines().all(|line| visible(line) <= 27), "{painted:?}");
+    }
+
+    #[test]
+    fn long_lines_are_continued_with_their_colours() {
+        let paint = Paint { on: true, columns: Some(12) };
+        let text = format!("{} one two three\nshort\n\n", paint.bold("group a"));
+        assert_eq!(paint.fold(&text), "\x1b[1mgroup a\x1b[0m one\n  two three\nshort\n\n");
+        assert_eq!(Paint::OFF.fold(&text), text);
     }
 
     #[test]

@@ -7,11 +7,9 @@ use crate::failure::Failure;
 use crate::moment::{self, absolute, clock, left, relative};
 use crate::table::{Cell, Paint, Side, Table, printable};
 use tollgate_core::limit::{CellKey, Version};
+use tollgate_workflows::details::{out_text, percent, rate_text, tenths};
 use tollgate_workflows::wire::config::VersionJson;
 use tollgate_workflows::wire::status::{FilterJson, HolderJson, LimitDetailJson, LimitRowJson, StatusJson};
-
-const MICRO: u64 = 1_000_000;
-const PPB: u64 = 1_000_000_000;
 
 /// Shows what is in force.
 ///
@@ -41,7 +39,7 @@ pub async fn fetch(
         if json {
             return Ok(format!("{}\n", answer.text()));
         }
-        return Ok(render(&answer.read()?, moment::now_us(), paint));
+        return Ok(paint.fold(&render(&answer.read()?, moment::now_us(), paint)));
     };
     let filter = FilterJson { limit: limit.to_owned(), ..FilterJson::default() };
     let answer = session.query(Workflow::Coordinator, "limit", &filter).await?;
@@ -52,7 +50,11 @@ pub async fn fetch(
             "no limit {limit:?} in group {group:?}: see `tollgate limit list`"
         )));
     }
-    Ok(if json { format!("{}\n", answer.text()) } else { render_limit(&detail, moment::now_us(), paint) })
+    Ok(if json {
+        format!("{}\n", answer.text())
+    } else {
+        paint.fold(&render_limit(&detail, moment::now_us(), paint))
+    })
 }
 
 /// Prints one line that a watcher without a terminal can tell apart.
@@ -163,7 +165,7 @@ fn notes(status: &StatusJson, now_us: u64) -> Vec<String> {
 fn limit_table() -> Table {
     Table::new(&[
         ("LIMIT", Side::Left),
-        ("RATE", Side::Left),
+        ("RATE NOW", Side::Left),
         ("BURST", Side::Right),
         ("USED", Side::Right),
         ("FREE", Side::Right),
@@ -191,7 +193,7 @@ fn limit_cells(row: &LimitRowJson, now_us: u64) -> Vec<Cell> {
         Cell::new(row.burst),
         Cell::new(row.used),
         Cell::warn_if(free, row.debt_milli > 0),
-        Cell::new(if row.kind == "tokens" { tenths(row.cap_milli) } else { percent(row.share_ppb) }),
+        Cell::new(out_text(row)),
         Cell::warn_if(row.waiting, row.waiting > 0),
         Cell::new(row.holders),
         if row.removed { Cell::dim(kind) } else { Cell::warn_if(kind, recovering.is_some()) },
@@ -241,48 +243,6 @@ fn rate_cell(row: &LimitRowJson, now_us: u64) -> String {
             format!("{} → {target} in {}", rate_text(row.rate_micro, row.target_micro), left(end, now_us))
         }
         None => rate_text(row.rate_micro, row.target_micro),
-    }
-}
-
-/// Tokens per time of `micro` millionths of a token a second: in the unit of `like` where that is the smallest that
-/// gives a whole number, else per second. Rates come rounded down to a millionth a second, so that `100/h` comes as
-/// 0.027777.
-fn rate_text(micro: u64, like: u64) -> String {
-    const WHOLE_MAX: u64 = 100_000;
-    let units = [(1, "s"), (60, "min"), (3_600, "h"), (86_400, "day")];
-    let whole = |secs: u64| {
-        let amount = like.saturating_mul(secs);
-        let rounded = amount.saturating_add(MICRO / 2) / MICRO;
-        let is_near = amount.abs_diff(rounded.saturating_mul(MICRO)) < secs;
-        rounded > 0 && (secs == 1 || rounded <= WHOLE_MAX) && is_near
-    };
-    let (secs, unit) = units.into_iter().find(|(secs, _)| whole(*secs)).unwrap_or((1, "s"));
-    let amount = micro.saturating_mul(secs);
-    let rounded = amount.saturating_add(MICRO / 2) / MICRO;
-    if amount.abs_diff(rounded.saturating_mul(MICRO)) < secs {
-        return format!("{rounded}/{unit}");
-    }
-    let decimal = |places: usize, scale: u64| {
-        let text = format!("{}.{:0places$}", amount / MICRO, amount % MICRO / scale);
-        format!("{}/{unit}", text.trim_end_matches('0').trim_end_matches('.'))
-    };
-    // On its way, a rate is read at a glance; once it stays, it is the same as in the configuration.
-    if micro != like && amount >= 10 * MICRO { decimal(1, 100_000) } else { decimal(3, 1_000) }
-}
-
-/// Thousandths of a token, as tokens with one decimal, rounded down.
-pub fn tenths(milli: u64) -> String {
-    format!("{}.{}", milli / 1_000, milli % 1_000 / 100)
-}
-
-/// Parts in 10^9, as percent, rounded to whole ones as far as that doesn't hide that there is something.
-fn percent(ppb: u32) -> String {
-    let ppb = u64::from(ppb);
-    let rounded = (ppb * 100 + PPB / 2) / PPB;
-    match ppb {
-        0 => "0%".to_owned(),
-        _ if rounded == 0 => "<1%".to_owned(),
-        _ => format!("{rounded}%"),
     }
 }
 

@@ -3,6 +3,7 @@ use tollgate_workflows::wire::status::{LimitCellJson, UnreadableJson};
 
 const NOW: u64 = 1_796_043_897_000_000;
 const SECOND: u64 = 1_000_000;
+const MICRO: u64 = 1_000_000;
 
 fn row(limit: &str, rate: u64) -> LimitRowJson {
     LimitRowJson {
@@ -69,7 +70,7 @@ fn a_calm_group_is_one_line_and_a_table() {
         shown,
         "group default · 5 workers, heartbeat every 1.0s · version 1796043797000000.3 · as of 13:04:55Z (2.0s ago)\n\
          \n\
-         LIMIT          RATE                   BURST   USED  FREE   OUT  WAITING  HOLDERS  KIND\n\
+         LIMIT          RATE NOW               BURST   USED  FREE   OUT  WAITING  HOLDERS  KIND\n\
          openai/gpt-4o  73.2/s → 100/s in 12s     16  12345   3.2   98%        0        5  shares\n\
          reports        5/day                     16  12345  -2.5  12.7        3        5  tokens\n"
     );
@@ -100,7 +101,7 @@ fn what_an_operator_must_know_comes_before_the_figures() {
          \n\
          no limits yet: `tollgate limit set NAME --rate 50/s` makes one\n"
     );
-    assert!(render(&status, NOW, Paint { on: true }).contains("\x1b[31mrecovering"));
+    assert!(render(&status, NOW, Paint { on: true, columns: None }).contains("\x1b[31mrecovering"));
 }
 
 #[test]
@@ -133,8 +134,8 @@ fn one_limit_shows_who_holds_it_and_who_is_late() {
     let shown = render_limit(&LimitDetailJson { now_us: NOW, cells }, NOW, Paint::OFF);
     assert_eq!(
         shown,
-        "LIMIT  RATE  BURST   USED  FREE  OUT  WAITING  HOLDERS  KIND\n\
-         api    50/s     16  12345   3.2  98%        0        5  shares\n\
+        "LIMIT  RATE NOW  BURST   USED  FREE  OUT  WAITING  HOLDERS  KIND\n\
+         api    50/s         16  12345   3.2  98%        0        5  shares\n\
          \n\
          shares: 10.000 tokens per worker and heartbeat, 4 of burst 16 needed at once; as of 13:04:57Z\n\
          WORKER    SHARE  CAP  DEMAND     WAITING  EXPIRES              SEEN                  ACKNOWLEDGED  INCARNATION\n\
@@ -172,4 +173,30 @@ fn a_trace_of_a_share_is_not_shown_as_nothing() {
     {
         assert_eq!(percent(ppb), text);
     }
+}
+
+#[test]
+fn a_narrow_terminal_shows_everything() {
+    let ramp = LimitRowJson {
+        rate_micro: 73_216_549,
+        target_micro: 100_000_000,
+        ramp_ends_us: Some(NOW + 12 * SECOND),
+        ..row("openai/gpt-4o", 0)
+    };
+    let shown = |columns| {
+        let paint = Paint { on: false, columns: Some(columns) };
+        paint.fold(&render(&status(vec![ramp.clone()]), NOW, paint))
+    };
+    assert_eq!(
+        shown(40),
+        "group default · 5 workers, heartbeat\n  every 1.0s · version\n  1796043797000000.3 · as of 13:04:55Z\n  (2.0s ago)\n\
+         \n\
+         openai/gpt-4o\n  RATE NOW 73.2/s → 100/s in 12s\n  BURST 16  USED 12345  FREE 3.2\n\x20 OUT 98%  WAITING 0  HOLDERS 5\n\x20 KIND shares\n"
+    );
+    assert!(shown(80).lines().all(|line| line.chars().count() <= 80), "{}", shown(80));
+    assert!(
+        shown(80).contains("\n  RATE NOW 73.2/s → 100/s in 12s  BURST 16  USED 12345  FREE 3.2  OUT 98%\n"),
+        "{}",
+        shown(80)
+    );
 }

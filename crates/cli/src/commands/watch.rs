@@ -21,9 +21,8 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// When the first answer fails, or the output can't be written. Later answers that fail are shown, and asked for again.
 pub async fn run(session: &mut Session, limit: Option<&str>, json: bool) -> Result<(), Failure> {
     let on_screen = std::io::stdout().is_terminal() && !json;
-    let paint = Paint::of_stdout();
     let mut stop = StopSignals::listen()?;
-    let mut shown = status::fetch(session, limit, json, paint).await?;
+    let mut shown = status::fetch(session, limit, json, Paint::of_stdout()).await?;
     let screen = if on_screen { Some(Screen::enter()?) } else { None };
     let mut keys = Keys::listen(screen.is_some());
     let mut ticks = interval(PERIOD);
@@ -44,7 +43,8 @@ pub async fn run(session: &mut Session, limit: Option<&str>, json: bool) -> Resu
         let next = async {
             ticks.tick().await;
             session.restart_time();
-            status::fetch(session, limit, json, paint).await
+            // The terminal may have another size by now.
+            status::fetch(session, limit, json, Paint::of_stdout()).await
         };
         tokio::select! {
             _ = stop.recv() => return Ok(()),
@@ -52,8 +52,9 @@ pub async fn run(session: &mut Session, limit: Option<&str>, json: bool) -> Resu
             answer = next => match answer {
                 Ok(text) => shown = text,
                 Err(failure) if on_screen => {
+                    let paint = Paint::of_stdout();
                     let stale = shown.split(STALE).next().unwrap_or_default();
-                    shown = format!("{stale}{STALE}{}\n", paint.alarm(&failure.to_string()));
+                    shown = format!("{stale}{STALE}{}", paint.fold(&paint.alarm(&failure.to_string())));
                 }
                 Err(failure) if json => return Err(failure),
                 Err(failure) => shown = format!("{failure}\n"),
