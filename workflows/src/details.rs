@@ -94,7 +94,7 @@ fn cells(row: &LimitRowJson) -> [String; 8] {
             "{} → {} at {}",
             rate_text(row.rate_micro, row.target_micro),
             rate_text(row.target_micro, row.target_micro),
-            clock(end)
+            clock(end).trim_end_matches(" UTC")
         ),
         None => rate_text(row.rate_micro, row.target_micro),
     };

@@ -140,8 +140,7 @@ Examples:
   tollgate status --json | jq '.limits[] | {limit, used, waiting}'
 
 Columns: RATE NOW and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
-share of its rate (kind `shares`, or `turns` where a few workers at a time hold it) or as tokens (kind `tokens`);
-WAITING tokens that are wanted and not there.")]
+share of its rate, or in tokens where it is handed out in tokens; WAITING tokens that are wanted and not there.")]
     Status(Status),
     /// Write the history of a workflow's run to a file, as tests of the workflows replay it
     #[command(hide = true)]

@@ -28,6 +28,8 @@ use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson, incarna
 const INBOX: usize = 4;
 /// A coordinator that hasn't answered for this long is lost; shorter than that it may just be replacing itself.
 const LOST_AFTER: Span = Span::from_secs(2);
+/// A coordinator that is lost for this long is told of: a host that was killed is replaced sooner.
+const TELL_LOST_AFTER: Span = Span::from_secs(5);
 /// A limit that isn't there for this long is missing, not just being made anew.
 const MISSING_AFTER: Span = Span::from_secs(10);
 /// Without anything to do, look again after this.
@@ -178,11 +180,11 @@ impl Keeper {
             }
         }
         drop(client);
-        if let Some(lost) = self.unanswered_since.map(|since| since + LOST_AFTER) {
-            if now.boot < lost {
-                until = until.min(lost);
-            } else {
-                self.tell_lost();
+        if let Some(since) = self.unanswered_since {
+            let next = [since + LOST_AFTER, since + TELL_LOST_AFTER].into_iter().find(|at| now.boot < *at);
+            match next {
+                Some(next) => until = until.min(next),
+                None => self.tell_lost(),
             }
         }
         wake.into_iter().for_each(Waker::wake);
@@ -315,7 +317,7 @@ impl Keeper {
         }
     }
 
-    /// Logs once that the coordinator has been away for longer than a coordinator that replaces itself.
+    /// Logs once that the coordinator has been away for long.
     fn tell_lost(&mut self) {
         if std::mem::replace(&mut self.told_lost, true) {
             return;
@@ -330,8 +332,9 @@ impl Keeper {
 
     /// Notes how the coordinator is; logs only when that changes.
     fn reach(&mut self, coordinator: Coordinator, now: Now) {
-        let was_told = self.told_lost && coordinator == Coordinator::Reachable;
-        self.told_lost &= !was_told;
+        if coordinator == Coordinator::Reachable && std::mem::take(&mut self.told_lost) {
+            tracing::info!(group = %self.shared.group, "the coordinator answers again");
+        }
         let mut status = self.shared.status();
         let kind = std::mem::discriminant(&coordinator);
         if kind == std::mem::discriminant(&status.coordinator) {
@@ -340,10 +343,10 @@ impl Keeper {
         }
         let group = &self.shared.group;
         match &coordinator {
-            Coordinator::Reachable if was_told || status.coordinator == Coordinator::Starting => {
+            Coordinator::Reachable if status.coordinator == Coordinator::Starting => {
                 tracing::info!(%group, "the coordinator answers");
             }
-            Coordinator::Reachable => tracing::debug!(%group, "the coordinator answers again"),
+            Coordinator::Reachable => tracing::debug!(%group, "a message was answered again"),
             Coordinator::Unreachable(error) => tracing::debug!(%group, %error, "no answer to a message"),
             Coordinator::GroupFull => tracing::error!(%group, "the group is full: this worker gets nothing"),
             Coordinator::Starting | Coordinator::Stopped => {}

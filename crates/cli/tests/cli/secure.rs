@@ -19,6 +19,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// The name in the server's certificate: it is reached under another one.
 const NAME: &str = "temporal.test";
+/// Names and values.
+type Variables<'a> = &'a [(&'a str, &'a str)];
 /// What no output may show.
 const KEY: &str = "sk-0123456789-secret";
 
@@ -92,10 +94,9 @@ impl Files {
 }
 
 /// Listens, and hands each connection to `serve`.
-async fn listen<F: Future<Output = ()> + Send>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
-where
-    F: 'static,
-{
+async fn listen<F: Future<Output = ()> + Send + 'static>(
+    serve: impl Fn(TcpStream) -> F + Send + 'static,
+) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -157,7 +158,7 @@ fn text(output: &Output) -> String {
 
 /// Runs `tollgate` with these variables beside the namespace, without those that are empty. It doesn't block those who
 /// serve it.
-fn tollgate(world: &World, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+fn tollgate(world: &World, arguments: &[&str], variables: Variables<'_>) -> Output {
     let mut command = world.command(arguments);
     for (name, value) in variables {
         if value.is_empty() {
@@ -169,7 +170,7 @@ fn tollgate(world: &World, arguments: &[&str], variables: &[(&str, &str)]) -> Ou
     tokio::task::block_in_place(|| command.output().unwrap())
 }
 
-fn tollgate_ok(world: &World, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+fn tollgate_ok(world: &World, arguments: &[&str], variables: Variables<'_>) -> String {
     let output = tollgate(world, arguments, variables);
     assert!(output.status.success(), "{arguments:?} {variables:?}: {}", text(&output));
     String::from_utf8(output.stdout).unwrap()
@@ -277,7 +278,7 @@ fn settings_that_do_not_fit_the_server_are_told_apart() {
         let other = files.write("other.pem", &Authority::new().own.pem());
         let plain = world.address();
         let ca_variable = "TEMPORAL_TLS_SERVER_CA_CERT_PATH";
-        let cases: [(&str, &[(&str, &str)], &str); 5] = [
+        let cases: [(&str, Variables<'_>, &str); 5] = [
             (
                 &address,
                 &[(ca_variable, &other), ("TEMPORAL_TLS_SERVER_NAME", NAME)],
@@ -335,7 +336,7 @@ fn an_api_key_is_sent_over_tls_and_never_shown() {
             ("TEMPORAL_TLS_SERVER_NAME", NAME),
             ("RUST_LOG", "trace"),
         ];
-        let ways: [&[(&str, &str)]; 2] = [
+        let ways: [Variables<'_>; 2] = [
             &[("TEMPORAL_API_KEY", KEY), ("TEMPORAL_GRPC_META_X_TEAM", "ops")],
             &[("TEMPORAL_CONFIG_FILE", &toml)],
         ];

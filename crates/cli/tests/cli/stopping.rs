@@ -62,8 +62,7 @@ async fn work_until_told_to_stop(group: String) {
     let client = Client::new(Connection::connect(connection).await.unwrap(), client).unwrap();
     let gate = Gate::connect(client, Options::new().group(group).limits(["api", "slow"])).await.unwrap();
     let stopped = gate.shutdown_on_sigterm().unwrap();
-    gate.acquire("api").await.unwrap();
-    gate.acquire("slow").await.unwrap();
+    let _permits = (gate.acquire("api").await.unwrap(), gate.acquire("slow").await.unwrap());
     let waiter = tokio::spawn(gate.acquire("slow").into_future());
     // Its place in the queue shows in the gate's state.
     while gate.state().limits.iter().all(|limit| limit.waiting.0 == 0) {

@@ -8,4 +8,5 @@
 
 mod asking;
 mod leases;
+mod logs;
 mod world;

@@ -1,0 +1,82 @@
+//! What the log says at which level: an operator acts on a warning.
+
+use crate::world::{Fate, World, limit, pass};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use tollgate_worker::Options;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Warnings and errors of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+        let lines = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_writer(self.clone());
+        tracing::subscriber::set_default(lines.finish())
+    }
+
+    /// What came since the last call.
+    fn news(&self) -> Vec<String> {
+        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+        String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Log;
+    fn make_writer(&'a self) -> Log {
+        self.clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_mends_itself_is_no_warning_and_what_lasts_is_one() {
+    let log = Log::default();
+    let _listening = log.listen();
+    let world = World::new(vec![limit("api", 50, 16)]);
+    let gate = world.gate(Options::new().limit("api"));
+    pass(2_000).await;
+    // A coordinator that continues as new, or moves to another host.
+    *world.always.lock().unwrap() = Some(Fate::Lost);
+    pass(2_000).await;
+    *world.always.lock().unwrap() = None;
+    pass(5_000).await;
+    // A limit that is removed and made anew.
+    world.configure(Vec::new());
+    pass(3_000).await;
+    world.configure(vec![limit("api", 50, 16)]);
+    pass(5_000).await;
+    assert_eq!(log.news(), Vec::<String>::new());
+
+    *world.always.lock().unwrap() = Some(Fate::Lost);
+    pass(7_000).await;
+    let news = log.news();
+    assert!(news.len() == 1 && news[0].starts_with("WARN the coordinator does not answer"), "{news:?}");
+    pass(8_000).await;
+    let news = log.news();
+    assert!(news.len() == 1 && news[0].starts_with("WARN closed: the lease has ended"), "{news:?}");
+    *world.always.lock().unwrap() = None;
+    pass(10_000).await;
+    assert_eq!(log.news(), Vec::<String>::new());
+
+    world.configure(Vec::new());
+    pass(30_000).await;
+    let news = log.news();
+    assert!(news.len() == 1 && news[0].starts_with("ERROR no such limit in this group"), "{news:?}");
+    drop(gate);
+}
