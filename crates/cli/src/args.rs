@@ -16,8 +16,9 @@ Exit codes:
   3  no answer: Temporal not reachable, no coordinator host, or the time was over
 
 Connection settings come from Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY,
-TEMPORAL_TLS_*, TEMPORAL_PROFILE, TEMPORAL_CONFIG_FILE) and temporal.toml, as the Temporal CLI reads them. Options on
-the command line go first.";
+TEMPORAL_TLS, TEMPORAL_TLS_*, TEMPORAL_GRPC_META_*, TEMPORAL_PROFILE, TEMPORAL_CONFIG_FILE) and temporal.toml, as the
+Temporal CLI reads them. Options on the command line go first. Refused are a codec server, since messages are plain
+JSON, and TEMPORAL_TLS_DISABLE_HOST_VERIFICATION.";
 
 /// Rate limits for a fleet of workers, held by Temporal.
 #[derive(Clone, Debug, Parser)]
@@ -122,8 +123,8 @@ Examples:
   TEMPORAL_PROFILE=production RUST_LOG=tollgate=debug tollgate serve --log-format json
 
 It makes sure that each group's workflows are there, and prints `ready: groups default on HOST:PORT` once it serves.
-Without Temporal it keeps trying. Run two of them: either may be killed at any time. SIGTERM and SIGINT stop it
-cleanly.")]
+Without Temporal it keeps trying; for its namespace it waits as long as --timeout says. Run two of them: either may
+be killed at any time. SIGTERM and SIGINT stop it cleanly.")]
     Serve(Serve),
     /// Show and change limits
     #[command(subcommand)]
