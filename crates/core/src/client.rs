@@ -171,6 +171,7 @@ impl<L: Level> ClientCell<L> {
         if !self.mint.is_alive(now) {
             // Once said, it is so: a lease that is not claimed is never acted on again.
             self.mint.end(&self.level);
+            self.turn_ends = None;
         }
         self.demand.observe(now.boot, self.wants.requested);
         let demand = self.demand.wanted_micro(self.wants.waiting);
@@ -236,6 +237,9 @@ impl<L: Level> ClientCell<L> {
         if self.unacknowledged || self.has_used_counted() {
             return Some(now.boot);
         }
+        if self.turn_ends.is_some() && self.wants.waiting > 0 {
+            return self.turn_ends;
+        }
         if self.wants.waiting > 0 {
             if let Some(due) = self.due {
                 return Some(due);
@@ -259,14 +263,16 @@ impl<L: Level> ClientCell<L> {
         match outcome {
             CellOutcome::Unknown => {
                 self.unknown = true;
+                self.turn_ends = None;
                 self.mint.end(&self.level);
             }
             CellOutcome::Lease(terms) => {
                 let before = self.mint.held().copied();
                 self.burst = Some(terms.burst);
                 self.recovering = terms.confirm;
-                self.due = terms.due.map(|due| now.boot + due);
-                self.turn_ends = self.due.filter(|_| terms.share > Share::ZERO && !terms.confirm);
+                let due = terms.due.map(|due| now.boot + due);
+                let has_turn = terms.share > Share::ZERO && !terms.confirm;
+                (self.turn_ends, self.due) = if has_turn { (due, None) } else { (None, due) };
                 let name = LeaseName { epoch: reply.epoch, seq: reply.seq };
                 let arrival = Arrival { now, sent, used_at_sending: self.told.used, name, granted: reply.at };
                 self.mint.apply(&self.level, &arrival, terms);
@@ -495,6 +501,7 @@ impl<L: Level> Client<L> {
         self.last_sent = None;
         self.evicted = false;
         for cell in &mut self.cells {
+            cell.turn_ends = None;
             cell.mint.end(&cell.level);
         }
     }

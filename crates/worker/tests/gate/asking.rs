@@ -1,6 +1,7 @@
 //! Asking: order, costs, deadlines, errors, and that nothing is left behind.
 
 use crate::world::{World, limit, pass};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -353,4 +354,32 @@ async fn every_admission_is_in_the_log() {
         expected += &format!("{}000 a b {cost}\n", permit.admitted_at().0);
     }
     assert_eq!(std::fs::read_to_string(file.path()).unwrap(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_take_turns_where_the_burst_is_smaller_than_the_fleet() {
+    let world = World::new(vec![limit("api", 100, 5)]);
+    let gates: Vec<_> = (0..8).map(|_| world.gate(Options::new().limit("api"))).collect();
+    let served: Vec<_> = gates.iter().map(|_| Arc::new(AtomicU64::new(0))).collect();
+    for (gate, served) in gates.iter().zip(&served) {
+        // As many as a worker has slots.
+        for _ in 0..20 {
+            let (api, served) = (gate.limit("api"), served.clone());
+            tokio::spawn(async move {
+                while api.acquire().await.is_ok() {
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    }
+    pass(5_000).await;
+    let so_far = |served: &[Arc<AtomicU64>]| -> Vec<u64> {
+        served.iter().map(|served| served.load(Ordering::Relaxed)).collect()
+    };
+    let before = so_far(&served);
+    pass(60_000).await;
+    let each: Vec<u64> = so_far(&served).iter().zip(before).map(|(after, before)| after - before).collect();
+    let sum: u64 = each.iter().sum();
+    assert!((5_400..=6_005).contains(&sum), "{sum}: {each:?}");
+    assert!(each.iter().all(|each| each.abs_diff(sum / 8) < sum / 80), "{each:?}");
 }
