@@ -5,7 +5,8 @@
 //! - [`temporal_cli`]: finds the Temporal CLI, or downloads a pinned one.
 //! - [`process`]: starts child processes, waits for them, breaks them, and leaves none behind.
 //! - [`downstream`]: an HTTP server with an allowance of its own, which knows nothing of tollgate.
-//! - [`demo`]: `cargo xtask demo`.
+//! - [`fleet`]: a Temporal server, hosts, workers and a batch as real processes, and what is read from them.
+//! - [`demo`]: `cargo xtask demo`. [`chaos`]: `cargo xtask chaos`.
 //! - [`record_history`]: `cargo xtask record-history`, the histories that tests of the workflows replay.
 //!
 //! Nothing here depends on the Temporal SDK, so that a task starts within seconds on a fresh checkout.
@@ -16,9 +17,11 @@
     reason = "tasks talk to the person at the terminal; there is no log to write to"
 )]
 
+pub mod chaos;
 pub mod checks;
 pub mod demo;
 pub mod downstream;
+pub mod fleet;
 pub mod process;
 pub mod record_history;
 pub mod rules;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{checks, demo, downstream, record_history, temporal_cli, workspace::Workspace};
+use xtask::{chaos, checks, demo, downstream, record_history, temporal_cli, workspace::Workspace};
 
 /// Tasks of the tollgate repository.
 #[derive(Debug, Parser)]
@@ -22,6 +22,8 @@ enum Task {
     Test(checks::TestOptions),
     /// Run a batch on several worker processes that share one limit, through faults and a ramp.
     Demo(demo::DemoOptions),
+    /// Break workers, coordinator hosts, the Temporal server and the workflows at random, and judge what comes of it.
+    Chaos(chaos::ChaosOptions),
     /// Serve HTTP with an allowance of its own and log every arrival: what the demo's workers call.
     Downstream(downstream::DownstreamOptions),
     /// Record the histories that tests of the workflows replay: all of them, or one from a running server.
@@ -47,6 +49,9 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test(options) => checks::run(&Workspace::find()?, &options),
         Task::Demo(options) => {
             demo::run(&Workspace::find()?, &options, demo::Judged::Everything).map(|()| ExitCode::SUCCESS)
+        }
+        Task::Chaos(options) => {
+            chaos::run(&Workspace::find()?, &options, chaos::Judged::Everything).map(|()| ExitCode::SUCCESS)
         }
         Task::Downstream(options) => downstream::run(&options).map(|()| ExitCode::SUCCESS),
         Task::RecordHistory(options) => {

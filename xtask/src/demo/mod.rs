@@ -1,39 +1,34 @@
 //! `cargo xtask demo`: one rate limit, several worker processes, a downstream that counts for itself.
 //!
 //! - [`plan`]: what happens when.
-//! - [`batch`]: the calls.
-//! - [`stage`]: the processes. The workers' program is the example `fleet` of `tollgate-worker`.
-//! - [`notes`]: what the workers write down. [`metrics`]: figures from that. [`outcome`]: what they must reach.
-//! - [`live`]: what is shown meanwhile.
+//! - [`outcome`]: the figures and what they must reach.
+//!
+//! The processes and what is read from them are in [`crate::fleet`].
 
-pub mod batch;
-pub mod live;
-pub mod metrics;
-pub mod notes;
 mod options;
 pub mod outcome;
 pub mod plan;
-pub mod stage;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use tollgate_sim::checker::Admission;
 
-use self::batch::Batch;
-use self::live::Live;
-use self::metrics::{RampLine, bound};
-use self::notes::WorkerNotes;
 use self::outcome::{Baseline, CoordinatorKill, KilledWorker, Outcome, Parts, RampFigures};
 use self::plan::{Plan, RAMP_FACTOR, Wanted};
-use self::stage::{Fleet, FleetSettings, Stage, check};
 use crate::downstream::Allowance;
-use crate::downstream::arrivals::{self, Entry};
+use crate::downstream::arrivals;
 use crate::downstream::control::Control;
+use crate::fleet::batch::Batch;
+use crate::fleet::checklist;
+use crate::fleet::live::Live;
+use crate::fleet::metrics::{self, RampLine, bound};
+use crate::fleet::notes::WorkerNotes;
+use crate::fleet::stage::{self, Fleet, FleetSettings, Stage, StageSettings, check};
+use crate::fleet::{admissions, completed, count_rejected, read_notes, run_dir};
 use crate::process::{Process, Supervisor};
 use crate::temporal_cli;
 use crate::workspace::Workspace;
@@ -50,12 +45,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(15);
 const STUCK_FACTOR: u32 = 3;
 /// What is added to that, so that a short run may have its retries.
 const STUCK_AFTER: Duration = Duration::from_secs(90);
-/// Calls of one workflow: with six events each and more for retries, its history stays below 4,096 events.
-const CALLS_PER_WORKFLOW: u64 = 300;
 /// After this the downstream's log is on disk.
 const FLUSHED_AFTER: Duration = Duration::from_millis(500);
-/// Folders of earlier runs that are kept.
-const RUNS_KEPT: usize = 4;
 
 /// Which figures decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,14 +76,14 @@ pub fn run(workspace: &Workspace, options: &DemoOptions, judged: Judged) -> Resu
 
     let programs = stage::build(workspace)?;
     let cli = temporal_cli::find_or_fetch(workspace.root())?;
-    let supervisor = Supervisor::new(run_dir(workspace)?)?;
+    let supervisor = Supervisor::new(run_dir(workspace, "demo")?)?;
     supervisor.kill_on_interrupt()?;
     println!("starting a Temporal dev server ({}) and a coordinator host", cli.version);
-    let mut stage = Stage::open(supervisor, programs, &cli)?;
+    let stage = Stage::open(supervisor, programs, &cli, StageSettings::default())?;
     println!("Temporal UI: {}", stage.ui());
 
     let baseline = if options.no_baseline { Baseline::default() } else { demo.baseline(&stage)? };
-    let (outcome, parts) = demo.main_run(&mut stage, baseline)?;
+    let (outcome, parts) = demo.main_run(&stage, baseline)?;
     let outcome = outcome.rounded();
     if let Some(path) = &options.json {
         let json = serde_json::to_string_pretty(&outcome)? + "\n";
@@ -102,7 +93,7 @@ pub fn run(workspace: &Workspace, options: &DemoOptions, judged: Judged) -> Resu
         Judged::Everything => outcome.checks(parts),
         Judged::Promises => outcome.promises(),
     };
-    println!("\n{}", outcome::table(&checks));
+    println!("\n{}", checklist::table(&checks));
     println!("  notes and logs: {}", stage.supervisor().run_dir().display());
     if options.keep {
         keep(&stage);
@@ -112,20 +103,6 @@ pub fn run(workspace: &Workspace, options: &DemoOptions, judged: Judged) -> Resu
         bail!("not reached: {}", failed.join("; "));
     }
     Ok(())
-}
-
-/// A folder for this run; the oldest ones of earlier runs go.
-fn run_dir(workspace: &Workspace) -> Result<PathBuf> {
-    let runs = workspace.root().join("target").join("demo");
-    fs::create_dir_all(&runs).with_context(|| format!("can't create {}", runs.display()))?;
-    let mut old: Vec<PathBuf> = fs::read_dir(&runs)?.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    old.sort();
-    for path in old.iter().rev().skip(RUNS_KEPT) {
-        // Not worth ending for.
-        fs::remove_dir_all(path).ok();
-    }
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Ok(runs.join(format!("run-{seconds}-{}", std::process::id())))
 }
 
 fn keep(stage: &Stage) {
@@ -199,27 +176,7 @@ impl Demo<'_> {
 
     fn fleet_settings(&self, downstream: &Downstream) -> FleetSettings {
         let queues = self.batch.queues();
-        // Room for two seconds of calls in the workers, so that work waits at every gate even when Temporal hands it out
-        // in bursts.
-        let places = u64::from(self.options.workers) * queues.len() as u64;
-        let slots = (2 * u64::from(self.rate_max())).div_ceil(places).clamp(2, 200);
-        FleetSettings {
-            workers: self.options.workers,
-            queues,
-            downstream: downstream.url.clone(),
-            slots: u32::try_from(slots).unwrap_or(2),
-            local_only: None,
-        }
-    }
-
-    fn start_batch(&self, stage: &Stage, run: &str, calls: u64, settings: &FleetSettings) -> Result<Process> {
-        let path = stage.supervisor().run_dir().join(format!("{run}.batch.jsonl"));
-        self.batch.write(calls, &path)?;
-        let workflows = calls.div_ceil(CALLS_PER_WORKFLOW).clamp(1, 500);
-        let slots = u64::from(settings.slots) * u64::from(settings.workers) * settings.queues.len() as u64;
-        // Twice what fits into the workers, so that the task queues are never empty.
-        let lanes = (2 * slots).div_ceil(workflows).clamp(1, 500);
-        stage.batch(run, &path, workflows, lanes)
+        FleetSettings::of_rate(self.options.workers, queues, &downstream.url, self.rate_max())
     }
 
     /// Every worker keeps to the limit by itself.
@@ -236,7 +193,7 @@ impl Demo<'_> {
         let fleet = stage.fleet(run, &settings)?;
         let calls = u64::from(settings.workers)
             * (u64::from(rate) * (BASELINE_LENGTH.as_secs() + 2) + u64::from(burst));
-        let batch = self.start_batch(stage, run, calls, &settings)?;
+        let batch = stage.batch(run, &self.batch, calls, &settings)?;
         let names = fleet.names(settings.workers);
         let mut live = Live::new(&fleet.notes, &names, None);
         let limit = bound(rate, burst, None);
@@ -258,7 +215,7 @@ impl Demo<'_> {
     }
 
     /// The run with tollgate.
-    fn main_run(&self, stage: &mut Stage, baseline: Baseline) -> Result<(Outcome, Parts)> {
+    fn main_run(&self, stage: &Stage, baseline: Baseline) -> Result<(Outcome, Parts)> {
         let run = "main";
         let (rate, burst) = (self.options.rate, self.options.burst);
         println!("\nwith tollgate: all workers share {rate}/s");
@@ -267,7 +224,7 @@ impl Demo<'_> {
         let settings = self.fleet_settings(&downstream);
         let mut fleet = stage.fleet(run, &settings)?;
         let names = fleet.names(settings.workers);
-        let batch = self.start_batch(stage, run, self.plan.calls, &settings)?;
+        let batch = stage.batch(run, &self.batch, self.plan.calls, &settings)?;
         let mut live = Live::new(&fleet.notes, &names, Some(self.plan.calls));
         let mut events = Events::default();
         let stuck = self.plan.length * STUCK_FACTOR + STUCK_AFTER;
@@ -311,7 +268,7 @@ impl Demo<'_> {
     /// Does what is due.
     fn step(
         &self,
-        stage: &mut Stage,
+        stage: &Stage,
         fleet: &mut Fleet,
         downstream: &Downstream,
         live: &mut Live,
@@ -391,18 +348,6 @@ impl Demo<'_> {
     }
 }
 
-fn read_notes(fleet: &Fleet, names: &[String]) -> Result<BTreeMap<String, WorkerNotes>> {
-    let read = |name: &String| Ok((name.clone(), WorkerNotes::read(&fleet.notes, name)?));
-    names.iter().map(read).collect()
-}
-
-/// All admissions of a fleet, in order.
-fn admissions(notes: &BTreeMap<String, WorkerNotes>) -> Vec<Admission> {
-    let mut all: Vec<_> = notes.values().flat_map(|notes| notes.admissions.iter().copied()).collect();
-    all.sort_unstable();
-    all
-}
-
 /// Calls that got a 429: by the downstream's own log, or by the answers where the downstream isn't ours.
 fn rejected(downstream: &Downstream, notes: &BTreeMap<String, WorkerNotes>, keep: bool) -> Result<u64> {
     let Some((process, control, log)) = &downstream.ours else {
@@ -420,23 +365,4 @@ fn rejected(downstream: &Downstream, notes: &BTreeMap<String, WorkerNotes>, keep
         bail!("the downstream counts {} rejected calls and its log has {rejected}", stats.rejected);
     }
     Ok(rejected)
-}
-
-fn count_rejected(log: &Path) -> Result<u64> {
-    let entries = arrivals::read(log)?;
-    Ok(entries.iter().filter(|entry| matches!(entry, Entry::Arrival { status: 429, .. })).count() as u64)
-}
-
-/// Calls that were answered, by the workers' notes and by the workflows, which must agree.
-fn completed(batch: &Process, notes: &BTreeMap<String, WorkerNotes>) -> Result<u64> {
-    let line = batch.wait_for_line("completed ", Duration::from_secs(1))?;
-    let by_workflows: u64 = line
-        .split(' ')
-        .nth(1)
-        .and_then(|count| count.parse().ok())
-        .with_context(|| format!("no count in {line:?}"))?;
-    let answers = notes.values().flat_map(|notes| &notes.calls);
-    let answered: BTreeSet<u64> =
-        answers.filter(|call| (200..300).contains(&call.status)).map(|call| call.id).collect();
-    Ok(by_workflows.min(answered.len() as u64))
 }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
+use crate::fleet::BATCH_DEFAULT;
 use crate::workspace::Workspace;
 
 /// Most worker processes: each is a Temporal client with connections and threads of its own.
@@ -15,8 +16,6 @@ const RATE_MAX: i64 = 1_000_000;
 const SECONDS_MIN: i64 = 10;
 /// Longest run in seconds.
 const SECONDS_MAX: i64 = 3_600;
-/// The batch that is run unless `--input` names another one, relative to the repository.
-const INPUT_DEFAULT: &str = "examples/batch.jsonl";
 
 /// What `cargo xtask demo` takes.
 #[derive(Debug, Clone, Args)]
@@ -83,7 +82,7 @@ impl DemoOptions {
 
     /// The file with the batch.
     pub fn input_path(&self, workspace: &Workspace) -> PathBuf {
-        self.input.clone().unwrap_or_else(|| workspace.root().join(INPUT_DEFAULT))
+        self.input.clone().unwrap_or_else(|| workspace.root().join(BATCH_DEFAULT))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::plan::LEASE;
+use crate::fleet::LEASE;
+use crate::fleet::checklist::{Check, above, at_least, at_most, count};
 
 /// A lease counts for this much longer than it lasts, so that a fast clock can't outlive it, plus the margin.
 const LEASE_DRIFT: f64 = 1.01;
@@ -30,9 +31,9 @@ pub struct Outcome {
     pub completed: u64,
     /// Calls that got a 429.
     pub rejected_by_downstream: u64,
-    /// See [`super::metrics::peak_over_bound`].
+    /// See [`crate::fleet::metrics::peak_over_bound`].
     pub peak_over_bound: Option<f64>,
-    /// See [`super::metrics::utilization`].
+    /// See [`crate::fleet::metrics::utilization`].
     pub utilization: Option<f64>,
     /// Each worker on its own.
     pub baseline: Baseline,
@@ -56,23 +57,23 @@ pub struct Baseline {
 /// The ramp.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RampFigures {
-    /// See [`super::metrics::ramp_max_error`].
+    /// See [`crate::fleet::metrics::ramp_max_error`].
     pub max_error: Option<f64>,
 }
 
 /// The kill of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct KilledWorker {
-    /// See [`super::metrics::reclaim_seconds`].
+    /// See [`crate::fleet::metrics::reclaim_seconds`].
     pub reclaim_seconds: Option<f64>,
 }
 
 /// The kill of the coordinator host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct CoordinatorKill {
-    /// See [`super::metrics::zero_grant_seconds`].
+    /// See [`crate::fleet::metrics::zero_grant_seconds`].
     pub zero_grant_seconds: Option<f64>,
-    /// See [`super::metrics::heartbeat_gap_seconds`].
+    /// See [`crate::fleet::metrics::heartbeat_gap_seconds`].
     pub heartbeat_gap_seconds: Option<f64>,
 }
 
@@ -87,19 +88,6 @@ pub struct Parts {
     pub kill_worker: bool,
     /// The kill of the coordinator host.
     pub kill_host: bool,
-}
-
-/// One figure and what it must reach.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Check {
-    /// The figure's name.
-    pub name: &'static str,
-    /// What was measured.
-    pub measured: String,
-    /// What it must be.
-    pub wanted: String,
-    /// Whether it is.
-    pub reached: bool,
 }
 
 impl Outcome {
@@ -170,51 +158,10 @@ impl Outcome {
     }
 }
 
-fn count(name: &'static str, measured: u64, wanted: u64) -> Check {
-    Check { name, measured: measured.to_string(), wanted: wanted.to_string(), reached: measured == wanted }
-}
-
-fn at_most(name: &'static str, value: Option<f64>, most: f64, digits: usize, unit: &str) -> Check {
-    let measured = shown(value, digits, unit);
-    let wanted = if most == 0.0 { format!("0{unit}") } else { format!("at most {most:.2}{unit}") };
-    Check { name, measured, wanted, reached: value.is_some_and(|value| value <= most) }
-}
-
-fn at_least(name: &'static str, value: Option<f64>, least: f64) -> Check {
-    let wanted = format!("at least {least:.2}");
-    Check { name, measured: shown(value, 3, ""), wanted, reached: value.is_some_and(|value| value >= least) }
-}
-
-fn above(name: &'static str, value: Option<f64>, least: f64) -> Check {
-    let wanted = format!("above {least:.0}, the problem");
-    Check { name, measured: shown(value, 2, ""), wanted, reached: value.is_some_and(|value| value > least) }
-}
-
-fn shown(value: Option<f64>, digits: usize, unit: &str) -> String {
-    value.map_or_else(|| "not seen".to_owned(), |value| format!("{value:.digits$}{unit}"))
-}
-
-/// The checks as a table.
-pub fn table(checks: &[Check]) -> String {
-    let width = |of: fn(&Check) -> &str, title: &str| {
-        checks.iter().map(|check| of(check).chars().count()).max().unwrap_or(0).max(title.len())
-    };
-    let (name, measured) = (width(|check| check.name, ""), width(|check| &check.measured, "measured"));
-    let wanted = width(|check| &check.wanted, "must be");
-    let mut text = format!("  {:name$}  {:>measured$}  {:wanted$}\n", "", "measured", "must be");
-    for check in checks {
-        let mark = if check.reached { "ok" } else { "FAILED" };
-        text.push_str(&format!(
-            "  {:name$}  {:>measured$}  {:wanted$}  {mark}\n",
-            check.name, check.measured, check.wanted
-        ));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::checklist::table;
 
     const ALL: Parts = Parts { baseline: true, ramp: true, kill_worker: true, kill_host: true };
 

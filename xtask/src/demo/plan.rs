@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-/// How long a worker may act on one answer, in the demo.
-pub const LEASE: Duration = Duration::from_secs(8);
 /// How long the ramp takes when there is time for it.
 pub const RAMP_LONGEST: Duration = Duration::from_secs(15);
 const RAMP_SHORTEST: Duration = Duration::from_secs(5);

@@ -177,19 +177,25 @@ impl Process {
         self.signal_group(Signal::CONT)
     }
 
+    /// Asks it to end (SIGTERM, to itself and not to its group), and doesn't wait for that.
+    ///
+    /// # Errors
+    /// When the signal can't be sent.
+    pub fn ask_to_end(&self) -> Result<()> {
+        let mut state = self.lock();
+        if state.poll(self.inner.pid).is_some() {
+            return Ok(());
+        }
+        kill_process(self.inner.pid, Signal::TERM)
+            .with_context(|| format!("can't send SIGTERM to {}", self.name()))
+    }
+
     /// Asks it to end (SIGTERM, to itself and not to its group), waits, and kills it when the time is over.
     ///
     /// # Errors
     /// When it had to be killed, or a signal can't be sent.
     pub fn terminate(&self, timeout: Duration) -> Result<ExitStatus> {
-        {
-            let mut state = self.lock();
-            if let Some(status) = state.poll(self.inner.pid) {
-                return Ok(status);
-            }
-            let sent = kill_process(self.inner.pid, Signal::TERM);
-            sent.with_context(|| format!("can't send SIGTERM to {}", self.name()))?;
-        }
+        self.ask_to_end()?;
         // A paused process would sleep through it.
         self.resume()?;
         let status = self.wait_until(Instant::now() + timeout);

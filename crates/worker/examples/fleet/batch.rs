@@ -9,6 +9,7 @@ use futures_util::{FutureExt as _, pin_mut, select};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
+use temporalio_client::errors::WorkflowGetResultError;
 use temporalio_client::{WorkflowGetResultOptions, WorkflowStartOptions};
 use temporalio_common::RetryPolicy;
 use temporalio_macros::{workflow, workflow_methods};
@@ -99,8 +100,16 @@ pub(crate) async fn run(options: &BatchOptions) -> Result<(), Failure> {
                 let handle = client
                     .start_workflow(Batch::run, part, WorkflowStartOptions::new(queue, id).build())
                     .await?;
-                let done = handle.get_result(WorkflowGetResultOptions::default()).await?;
-                Ok::<u64, Failure>(done)
+                loop {
+                    match handle.get_result(WorkflowGetResultOptions::default()).await {
+                        // The server is away, and the workflow is in its file.
+                        Err(WorkflowGetResultError::Rpc(status)) => {
+                            tracing::warn!(%status, "asking for the result again");
+                            tokio::time::sleep(RETRY_EVERY).await;
+                        }
+                        done => return Ok::<u64, Failure>(done?),
+                    }
+                }
             }
         });
         let done: u64 = try_join_all(runs).await?.into_iter().sum();

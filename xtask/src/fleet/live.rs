@@ -64,6 +64,11 @@ impl Live {
         self.begin.elapsed()
     }
 
+    /// Figures so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Reads what is new, and shows it when it is time to.
     ///
     /// # Errors

@@ -1,9 +1,10 @@
-//! The processes of the demo, and how they are started.
+//! The processes of a run, and how they are started.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,9 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
+use super::LEASE;
+use super::batch::Batch;
 use super::metrics::RampLine;
-use super::plan::LEASE;
 use crate::downstream::Allowance;
 use crate::downstream::arrivals::boot_ns;
 use crate::downstream::control::Control;
@@ -22,6 +24,8 @@ use crate::workspace::Workspace;
 
 /// The limit that all workers share.
 pub const LIMIT: &str = "demo";
+/// Calls of one workflow: with six events each and more for retries, its history stays below 4,096 events.
+const CALLS_PER_WORKFLOW: u64 = 300;
 /// How long a process may take until it says that it is ready: on a cold machine the first start reads a lot from disk.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long an operator's command may take.
@@ -98,17 +102,34 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// A Temporal server, a coordinator host, and what is needed to start more.
+/// A Temporal server, coordinator hosts, and what is needed to start more.
 #[derive(Debug)]
 pub struct Stage {
     supervisor: Supervisor,
     programs: Programs,
     temporal_cli: PathBuf,
     config_file: PathBuf,
+    settings: StageSettings,
+    ports: [u16; 2],
     address: String,
-    ui: String,
-    temporal: Process,
-    host: Process,
+    temporal: Mutex<Process>,
+    hosts: Vec<Mutex<Process>>,
+}
+
+/// How a stage is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct StageSettings {
+    /// Whether the server keeps its state in a file, so that it can be killed.
+    pub durable: bool,
+    /// Coordinator hosts.
+    pub hosts: usize,
+}
+
+impl Default for StageSettings {
+    /// All in memory, and one host.
+    fn default() -> Self {
+        Self { durable: false, hosts: 1 }
+    }
 }
 
 /// Processes that belong to one run.
@@ -137,46 +158,102 @@ pub struct FleetSettings {
     pub local_only: Option<(u32, u32)>,
 }
 
+impl FleetSettings {
+    /// Workers with room for two seconds of calls at this rate, so that work waits at every gate even when Temporal hands
+    /// it out in bursts.
+    pub fn of_rate(workers: u32, queues: Vec<String>, downstream: &str, rate_max: u32) -> Self {
+        let places = u64::from(workers) * queues.len() as u64;
+        let slots = (2 * u64::from(rate_max)).div_ceil(places).clamp(2, 200);
+        let slots = u32::try_from(slots).unwrap_or(2);
+        Self { workers, queues, downstream: downstream.to_owned(), slots, local_only: None }
+    }
+}
+
 impl Stage {
-    /// Starts the Temporal server and the coordinator host.
+    /// Starts the Temporal server and the coordinator hosts.
     ///
     /// # Errors
     /// When one of them isn't ready in time; the error shows the end of its output.
-    pub fn open(supervisor: Supervisor, programs: Programs, cli: &TemporalCli) -> Result<Self> {
-        let [port, ui_port] = free_ports::<2>()?;
+    pub fn open(
+        supervisor: Supervisor,
+        programs: Programs,
+        cli: &TemporalCli,
+        settings: StageSettings,
+    ) -> Result<Self> {
+        let ports = free_ports::<2>()?;
         let config_file = supervisor.run_dir().join("temporal.toml");
         fs::write(&config_file, "").with_context(|| format!("can't write {}", config_file.display()))?;
-        let mut command = Command::new(&cli.path);
-        command.args(["server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]);
-        command.args(["--port", &port.to_string(), "--ui-port", &ui_port.to_string()]);
-        // Otherwise timers fire up to a second late.
-        command.args(["--dynamic-config-value", "history.timerProcessorMaxTimeShift=\"50ms\""]);
-        let temporal = supervisor.spawn("temporal", command)?;
-        let address = format!("127.0.0.1:{port}");
-        listens(&temporal, port)?;
-        let host = spawn_host(&supervisor, &programs, &address, &config_file)?;
+        let temporal = spawn_temporal(&supervisor, &cli.path, ports, settings)?;
+        let address = format!("127.0.0.1:{}", ports[0]);
+        listens(&temporal, ports[0])?;
+        let spawn = |number| spawn_host(&supervisor, &programs, &address, &config_file, number);
+        let hosts = (0..settings.hosts).map(|number| Ok(Mutex::new(spawn(number)?)));
+        let hosts = hosts.collect::<Result<Vec<_>>>()?;
         let stage = Self {
             supervisor,
             programs,
             temporal_cli: cli.path.clone(),
             config_file,
+            settings,
+            ports,
             address,
-            ui: format!("http://127.0.0.1:{ui_port}"),
-            temporal,
-            host,
+            temporal: Mutex::new(temporal),
+            hosts,
         };
-        stage.wait_for(&stage.host, "ready")?;
+        for number in 0..settings.hosts {
+            stage.wait_for(&stage.host(number), "ready")?;
+        }
         Ok(stage)
     }
 
     /// Address of the Temporal UI.
-    pub fn ui(&self) -> &str {
-        &self.ui
+    pub fn ui(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports[1])
     }
 
     /// Address of the Temporal server.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The Temporal server that was started last.
+    pub fn temporal(&self) -> Process {
+        lock(&self.temporal).clone()
+    }
+
+    /// A coordinator host, by its number from zero.
+    pub fn host(&self, number: usize) -> Process {
+        lock(&self.hosts[number]).clone()
+    }
+
+    /// How many coordinator hosts there are.
+    pub fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Starts the Temporal server again, on the same ports and with the same file, after it has ended.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_temporal(&self) -> Result<()> {
+        let mut temporal = lock(&self.temporal);
+        *temporal = spawn_temporal(&self.supervisor, &self.temporal_cli, self.ports, self.settings)?;
+        Ok(())
+    }
+
+    /// Whether the Temporal server takes connections.
+    pub fn temporal_listens(&self) -> bool {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[0])).is_ok()
+    }
+
+    /// Starts a coordinator host again after it has ended.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_host(&self, number: usize) -> Result<()> {
+        let mut host = lock(&self.hosts[number]);
+        *host = spawn_host(&self.supervisor, &self.programs, &self.address, &self.config_file, number)?;
+        Ok(())
     }
 
     /// The program `tollgate`.
@@ -189,23 +266,24 @@ impl Stage {
         &self.supervisor
     }
 
-    /// Kills the coordinator host (SIGKILL) and starts it again. Returns when it was killed, by the boot clock.
+    /// Kills the first coordinator host (SIGKILL) and starts it again. Returns when it was killed, by the boot clock.
     ///
     /// # Errors
     /// When it can't be killed or started.
-    pub fn restart_host(&mut self) -> Result<u64> {
+    pub fn restart_host(&self) -> Result<u64> {
         let at = boot_ns();
-        self.host.kill()?;
-        self.host = spawn_host(&self.supervisor, &self.programs, &self.address, &self.config_file)?;
+        self.host(0).kill()?;
+        self.start_host(0)?;
         Ok(at)
     }
 
-    /// Fails when the server or the host has ended.
+    /// Fails when the server or a host has ended.
     ///
     /// # Errors
     /// With the end of its output.
     pub fn check(&self) -> Result<()> {
-        [&self.temporal, &self.host].into_iter().try_for_each(check)
+        check(&self.temporal())?;
+        (0..self.hosts.len()).try_for_each(|number| check(&self.host(number)))
     }
 
     /// Starts a downstream.
@@ -229,33 +307,46 @@ impl Stage {
     pub fn fleet(&self, run: &str, settings: &FleetSettings) -> Result<Fleet> {
         let notes = self.supervisor.run_dir().join(format!("{run}-notes"));
         fs::create_dir_all(&notes).with_context(|| format!("can't create {}", notes.display()))?;
-        let mut workers = Vec::new();
-        for number in 1..=settings.workers {
-            let name = format!("{run}-worker-{number}");
-            let mut command = self.command(&self.programs.fleet);
-            command.args(["worker", "--name", &name, "--downstream", &settings.downstream, "--limit", LIMIT]);
-            command.args(["--slots", &settings.slots.to_string()]).arg("--notes").arg(&notes);
-            for queue in &settings.queues {
-                command.arg("--queue").arg(format!("{queue}-{run}"));
-            }
-            if let Some((rate, burst)) = settings.local_only {
-                command.arg("--local-only").arg(format!("{rate}:{burst}"));
-            }
-            workers.push(self.supervisor.spawn(&name, command)?);
+        let mut fleet = Fleet { run: run.to_owned(), notes, workers: Vec::new() };
+        for name in fleet.names(settings.workers) {
+            fleet.workers.push(self.worker(&fleet, &name, settings)?);
         }
-        for worker in &workers {
+        for worker in &fleet.workers {
             self.wait_for(worker, "ready")?;
         }
-        Ok(Fleet { run: run.to_owned(), notes, workers })
+        Ok(fleet)
     }
 
-    /// Starts a batch and waits until it is ready to begin.
+    /// Starts one worker of a fleet. It isn't ready yet then.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn worker(&self, fleet: &Fleet, name: &str, settings: &FleetSettings) -> Result<Process> {
+        let mut command = self.command(&self.programs.fleet);
+        command.args(["worker", "--name", name, "--downstream", &settings.downstream, "--limit", LIMIT]);
+        command.args(["--slots", &settings.slots.to_string()]).arg("--notes").arg(&fleet.notes);
+        for queue in &settings.queues {
+            command.arg("--queue").arg(format!("{queue}-{}", fleet.run));
+        }
+        if let Some((rate, burst)) = settings.local_only {
+            command.arg("--local-only").arg(format!("{rate}:{burst}"));
+        }
+        self.supervisor.spawn(name, command)
+    }
+
+    /// Starts a batch of this many calls for a fleet and waits until it is ready to begin.
     ///
     /// # Errors
     /// When it isn't.
-    pub fn batch(&self, run: &str, input: &Path, workflows: u64, lanes: u64) -> Result<Process> {
+    pub fn batch(&self, run: &str, batch: &Batch, calls: u64, settings: &FleetSettings) -> Result<Process> {
+        let path = self.supervisor.run_dir().join(format!("{run}.batch.jsonl"));
+        batch.write(calls, &path)?;
+        let workflows = calls.div_ceil(CALLS_PER_WORKFLOW).clamp(1, 500);
+        let slots = u64::from(settings.slots) * u64::from(settings.workers) * settings.queues.len() as u64;
+        // Twice what fits into the workers, so that the task queues are never empty.
+        let lanes = (2 * slots).div_ceil(workflows).clamp(1, 100);
         let mut command = self.command(&self.programs.fleet);
-        command.args(["batch", "--run", run]).arg("--input").arg(input);
+        command.args(["batch", "--run", run]).arg("--input").arg(&path);
         command.args(["--workflows", &workflows.to_string(), "--lanes", &lanes.to_string()]);
         let process = self.supervisor.spawn(&format!("{run}-batch"), command)?;
         self.wait_for(&process, "ready")?;
@@ -318,10 +409,36 @@ impl Stage {
         Ok(RampLine { start_ns, end_ns: start_ns + (ramp.end_us - ramp.start_us) * 1_000, to })
     }
 
+    /// Runs `tollgate` with these arguments to its end, as an operator would; what it printed.
+    ///
+    /// # Errors
+    /// When it fails; the error shows the end of its output.
+    pub fn operate(&self, name: &str, arguments: &[&str]) -> Result<String> {
+        let mut command = self.command(&self.programs.tollgate);
+        command.args(arguments);
+        self.finish(name, command)
+    }
+
+    /// Runs the Temporal CLI with these arguments to its end; what it printed.
+    ///
+    /// # Errors
+    /// When it fails; the error shows the end of its output.
+    pub fn temporal_command(&self, name: &str, arguments: &[&str]) -> Result<String> {
+        let mut command = self.command(&self.temporal_cli);
+        command.args(arguments);
+        self.finish(name, command)
+    }
+
     /// Runs a command to its end; its output, or an error with its last words.
     fn finish(&self, name: &str, command: Command) -> Result<String> {
         let process = self.supervisor.spawn(name, command)?;
-        let status = process.wait(COMMAND_WITHIN)?;
+        let status = match process.wait(COMMAND_WITHIN) {
+            Ok(status) => status,
+            Err(error) => {
+                process.kill()?;
+                return Err(error);
+            }
+        };
         if !status.success() {
             bail!("{name} failed ({status}){}", process.output_end());
         }
@@ -332,7 +449,7 @@ impl Stage {
         // Whoever waits for the server in vain would hide that the server is gone.
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            check(&self.temporal)?;
+            check(&self.temporal())?;
             let left = deadline.saturating_duration_since(Instant::now());
             match process.wait_for_line(prefix, left.min(Duration::from_secs(1))) {
                 Err(error) if left.is_zero() || !process.is_running() => return Err(error),
@@ -391,10 +508,35 @@ fn spawn_host(
     programs: &Programs,
     address: &str,
     config_file: &Path,
+    number: usize,
 ) -> Result<Process> {
     let mut command = temporal_command(&programs.tollgate, address, config_file);
     command.arg("serve");
-    supervisor.spawn("host", command)
+    let name = if number == 0 { "host".to_owned() } else { format!("host-{}", number + 1) };
+    supervisor.spawn(&name, command)
+}
+
+fn spawn_temporal(
+    supervisor: &Supervisor,
+    cli: &Path,
+    [port, ui_port]: [u16; 2],
+    settings: StageSettings,
+) -> Result<Process> {
+    let mut command = Command::new(cli);
+    command.args(["server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]);
+    command.args(["--port", &port.to_string(), "--ui-port", &ui_port.to_string()]);
+    // Otherwise timers fire up to a second late.
+    command.args(["--dynamic-config-value", "history.timerProcessorMaxTimeShift=\"50ms\""]);
+    if settings.durable {
+        command.arg("--db-filename").arg(supervisor.run_dir().join("temporal.db"));
+        // Several times as fast; what was written survives the death of the process.
+        command.args(["--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=0"]);
+    }
+    supervisor.spawn("temporal", command)
+}
+
+fn lock(process: &Mutex<Process>) -> MutexGuard<'_, Process> {
+    process.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn temporal_command(program: &Path, address: &str, config_file: &Path) -> Command {
@@ -407,7 +549,7 @@ fn temporal_command(program: &Path, address: &str, config_file: &Path) -> Comman
 }
 
 /// Moves a time of the wall clock to the boot clock, by reading both now.
-fn wall_to_boot_ns(wall_us: u64) -> u64 {
+pub fn wall_to_boot_ns(wall_us: u64) -> u64 {
     let boot_before = boot_ns();
     let wall = clock_gettime(ClockId::Realtime);
     let boot_after = boot_ns();

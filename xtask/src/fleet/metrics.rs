@@ -81,7 +81,8 @@ fn tokens(pico: i128) -> f64 {
     tokens
 }
 
-fn real(count: u64) -> f64 {
+/// A count as a figure.
+pub fn real(count: u64) -> f64 {
     #[allow(clippy::cast_precision_loss, reason = "counts of calls are far below 2^52")]
     let real = count as f64;
     real
@@ -111,7 +112,8 @@ fn total(admissions: &[Admission]) -> u64 {
     admissions.iter().map(|admission| admission.tokens).sum()
 }
 
-fn admitted(sorted: &[Admission], from_ns: u64, to_ns: u64) -> f64 {
+/// What was admitted from one time up to another. `sorted` is in order.
+pub fn admitted(sorted: &[Admission], from_ns: u64, to_ns: u64) -> f64 {
     let begin = sorted.partition_point(|admission| admission.at < from_ns);
     let end = sorted.partition_point(|admission| admission.at < to_ns);
     real(total(&sorted[begin..end.max(begin)]))
@@ -193,7 +195,8 @@ fn longest_gap(events: impl IntoIterator<Item = u64>, from: u64, to: u64) -> u64
     longest
 }
 
-fn seconds(ns: u64) -> f64 {
+/// Nanoseconds as seconds.
+pub fn seconds(ns: u64) -> f64 {
     real(ns) / real(SECOND_NS)
 }
 
