@@ -15,7 +15,7 @@ pub struct ChaosOptions {
     #[arg(long)]
     pub seed: Option<u64>,
 
-    /// Write the outcome to this file as one JSON object, and a plot beside it as FILE.svg.
+    /// Write the outcome to this file as one JSON object, and a plot beside it, under the same name with the ending svg.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
@@ -38,8 +38,43 @@ pub struct ChaosOptions {
 }
 
 impl ChaosOptions {
-    /// A run for tests.
+    /// A run for tests: about 80 seconds.
     pub fn short() -> ChaosOptions {
         ChaosOptions { minutes: 1, seed: None, json: None, workers: 5, rate: 40, burst: 16, short: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        options: ChaosOptions,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<ChaosOptions, String> {
+        let parsed = Program::try_parse_from([&["chaos"], arguments].concat());
+        parsed.map(|program| program.options).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_refused_with_flag_value_and_range() {
+        for (arguments, range) in [
+            (["--minutes", "0"], "1..=120"),
+            (["--workers", "4"], "5..=64"),
+            (["--rate", "3"], "4..=1000"),
+            (["--burst", "1"], "2..=10000"),
+        ] {
+            let error = parse(&arguments).unwrap_err();
+            for part in [arguments[0], arguments[1], range] {
+                assert!(error.contains(part), "{error} names {part}");
+            }
+        }
+        assert!(parse(&["--short", "--seed", "1"]).is_err());
+        assert_eq!(parse(&["--seed", "7"]).unwrap().seed, Some(7));
     }
 }

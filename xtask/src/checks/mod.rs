@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use crate::workspace::Workspace;
-use crate::{demo, report, rules, temporal_cli};
+use crate::{chaos, demo, report, rules, temporal_cli};
 
 /// What `cargo xtask test` takes.
 #[derive(Debug, Clone, Default, Args)]
@@ -55,6 +55,11 @@ pub const STEPS: &[Step] = &[
         name: "demo",
         purpose: "a short demo keeps its promises, with real processes and kills",
         run: short_demo,
+    },
+    Step {
+        name: "chaos",
+        purpose: "a minute of kills, pauses and cuts breaks no promise, with the server in a file",
+        run: short_chaos,
     },
     Step { name: "doc", purpose: "the documentation builds and its links work", run: doc },
 ];
@@ -207,6 +212,10 @@ fn test(session: &Session<'_>) -> Result<()> {
 
 fn short_demo(session: &Session<'_>) -> Result<()> {
     demo::run(session.workspace, &demo::DemoOptions::short(), demo::Judged::Promises)
+}
+
+fn short_chaos(session: &Session<'_>) -> Result<()> {
+    chaos::run(session.workspace, &chaos::ChaosOptions::short(), chaos::Judged::Promises)
 }
 
 fn doc(session: &Session<'_>) -> Result<()> {
