@@ -64,8 +64,15 @@ impl Book {
             let after = self.seen.map_or(0, |(seen, asked_ns)| if seen < version { asked_ns } else { 0 });
             let entry = Entry { version, curve, from_ns: curve.start_ns.max(after), until_ns: None };
             self.entries.push(entry);
-            if self.history.last().is_none_or(|last| last.version < version && last.curve != curve) {
-                self.history.push(entry);
+            match self.history.last() {
+                Some(last) if last.version >= version || last.curve == curve => {}
+                // One without a start of its own came at some time between two looks: the larger one counts there.
+                Some(last)
+                    if curve.start_ns < after && curve.target < last.curve.line().after(answered_ns) =>
+                {
+                    self.history.push(Entry { from_ns: answered_ns, ..entry });
+                }
+                _ => self.history.push(entry),
             }
         }
         for entry in self.entries.iter_mut().filter(|entry| entry.version < version) {
@@ -215,6 +222,21 @@ mod tests {
         let rate = book.bound(16).rate;
         assert_eq!([at(&rate, 49), at(&rate, 50), at(&rate, 61), at(&rate, 62)], [20, 40, 40, 20]);
         assert_eq!(at(&book.configured(), 55), 20);
+    }
+
+    #[test]
+    fn between_two_looks_the_larger_rate_is_the_measure() {
+        let mut book = Book::default();
+        book.observe(S, S, (1, 1), constant(40));
+        book.observe_again(10 * S);
+        book.observe(12 * S, 13 * S, (1, 2), constant(20));
+        book.observe_again(20 * S);
+        book.observe(22 * S, 23 * S, (1, 3), constant(60));
+        let configured = book.configured();
+        assert_eq!(
+            [at(&configured, 12), at(&configured, 13), at(&configured, 19), at(&configured, 20)],
+            [40, 20, 20, 60]
+        );
     }
 
     #[test]

@@ -150,10 +150,10 @@ impl Schedule {
         let draft =
             |salt: u64| Draft { rng: Rng::new(seed.wrapping_mul(31) + salt), events: Vec::new(), end_ms };
         let (mut workers, mut platform, mut limit, mut blows) = (draft(1), draft(2), draft(3), draft(4));
-        workers.workers(cast);
+        blows.blows();
+        workers.workers(cast, &blows.recoveries());
         platform.platform(cast);
         limit.limit(cast);
-        blows.blows();
         let mut events = workers.events;
         events.extend(platform.events);
         events.extend(limit.events);
@@ -288,14 +288,25 @@ impl Draft {
         None
     }
 
-    /// Kills, pauses, stops and evictions of workers: up to two of five at a time.
-    fn workers(&mut self, cast: Cast) {
+    /// When the coordinator recovers.
+    fn recoveries(&self) -> Vec<(u64, u64)> {
+        let losses = self
+            .events
+            .iter()
+            .filter(|event| matches!(event.fault, Some("coordinator_reset" | "coordinator_terminate")));
+        losses.map(|event| (ms(event.at), ms(event.at) + RECOVERY_MS)).collect()
+    }
+
+    /// Kills, pauses, stops and evictions of workers: up to two of five at a time. What a dead worker holds is lost for one
+    /// lease, so they are rare enough for the fleet to be used, and frequent in recoveries, where only the bound matters.
+    fn workers(&mut self, cast: Cast, recoveries: &[(u64, u64)]) {
         let lease = ms(LEASE);
         let together = usize::try_from((cast.workers * 2 / 5).max(1)).unwrap_or(1);
         let mut busy: BTreeMap<u32, u64> = BTreeMap::new();
         let mut at = QUIET_FIRST_MS;
         loop {
-            at += self.between(5_000, 12_000);
+            let recovers = recoveries.iter().any(|(from, to)| (*from..*to).contains(&at));
+            at += if recovers { self.between(5_000, 12_000) } else { self.between(16_000, 30_000) };
             busy.retain(|_, until| *until > at);
             let kinds = [
                 (4, "worker_kill"),
