@@ -3,12 +3,15 @@
 //! - [`schedule`]: what is broken when, from a seed.
 //! - [`hands`]: operators at their commands. [`watch`]: what the coordinator says meanwhile.
 //! - [`book`]: which rates were in force when: the bound. [`outages`]: when the ledger could not grant.
+//! - [`actors`]: the processes. [`figures`]: what is computed and drawn from their notes.
 //! - [`leaks`]: who still holds what at the end. [`outcome`]: the figures, and what they must reach.
 //!
 //! The judge is the simulator's. It sees what the workers logged at admission and what the downstream logged at arrival, and
 //! nothing of the ledger.
 
+pub mod actors;
 pub mod book;
+pub mod figures;
 pub mod hands;
 pub mod leaks;
 mod options;
@@ -17,7 +20,7 @@ pub mod outcome;
 pub mod schedule;
 pub mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -27,20 +30,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tollgate_sim::checker::{Admission, Bound, PICO, Polyline, judge};
-use tollgate_sim::plot::{Band, Line, Mark, Plot};
+use tollgate_sim::plot::Plot;
 
+use self::actors::{Actors, State, done_to};
+use self::figures::{Figures, arrival, grants, happened};
 use self::hands::{Done, Hands, Journal};
 use self::outages::{Outage, merged, outages};
-use self::outcome::{OutageFigures, Outcome};
+use self::outcome::Outcome;
 use self::schedule::{Cast, Change, Doing, Event, Schedule, Step};
 use self::watch::Watch;
 use crate::downstream::Allowance;
-use crate::downstream::arrivals::{self, Entry, boot_ns};
+use crate::downstream::arrivals::{self, boot_ns};
 use crate::fleet::batch::Batch;
 use crate::fleet::live::Live;
-use crate::fleet::metrics::{SECOND_NS, admitted, minted, peak_over_bound, real, seconds};
-use crate::fleet::notes::WorkerNotes;
-use crate::fleet::stage::{self, Fleet, FleetSettings, Stage, StageSettings, check};
+use crate::fleet::metrics::{peak_over_bound, seconds};
+use crate::fleet::stage::{self, FleetSettings, Stage, StageSettings, check};
 use crate::fleet::{BATCH_DEFAULT, admissions, checklist, completed, count_rejected, read_notes, run_dir};
 use crate::process::{Process, Supervisor};
 use crate::temporal_cli;
@@ -64,8 +68,6 @@ const BATCH_PERCENT: u64 = 95;
 const STUCK_AFTER: Duration = Duration::from_secs(180);
 /// Commands that may wait in one lane.
 const LANE_COMMANDS_MAX: usize = 256;
-/// Most faults that the plot marks: more of them can't be told apart.
-const MARKS_MAX: usize = 400;
 
 /// Which figures decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,25 +171,6 @@ struct Chaos<'a> {
     stage: &'a Stage,
 }
 
-/// What a process that is broken on purpose should be doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Runs,
-    Paused,
-    /// Killed, or asked to end.
-    Away,
-}
-
-/// The fleet and what was done to it.
-struct Actors {
-    fleet: Fleet,
-    settings: FleetSettings,
-    workers: Vec<State>,
-    hosts: Vec<State>,
-    server: State,
-    ended_by_themselves: u64,
-}
-
 /// Where the steps go that take their time.
 struct Lanes {
     limit: SyncSender<Event>,
@@ -229,7 +212,8 @@ impl Chaos<'_> {
             server: State::Runs,
             fleet,
             settings,
-            ended_by_themselves: 0,
+            workers_ended_by_themselves: 0,
+            hosts_ended_by_themselves: 0,
         };
         let begin_ns = boot_ns();
         let mut live = Live::new(&actors.fleet.notes, &names, Some(calls));
@@ -302,7 +286,8 @@ impl Chaos<'_> {
             recovery_seconds_max: outages.iter().map(Outage::seconds).fold(0.0, f64::max),
             outages: outages.iter().map(|outage| outage.figures(begin_ns)).collect(),
             leaked_permits,
-            ended_by_themselves: actors.ended_by_themselves,
+            workers_ended_by_themselves: actors.workers_ended_by_themselves,
+            hosts_ended_by_themselves: actors.hosts_ended_by_themselves,
             given_up: journal.iter().filter(|done| done.text.starts_with("given up")).count() as u64,
         };
         let title = match self.options.seed {
@@ -484,153 +469,4 @@ impl Chaos<'_> {
         let path = self.stage.supervisor().run_dir().join("verdict.txt");
         fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))
     }
-}
-
-impl Actors {
-    /// Processes that ended without being told to, with the steps that start them again.
-    fn ended(&mut self, stage: &Stage, journal: &Journal) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for (index, state) in self.workers.iter_mut().enumerate() {
-            let Some(process) = self.fleet.workers.get(index).filter(|_| *state == State::Runs) else {
-                continue;
-            };
-            if let Some(status) = process.exit_status() {
-                *state = State::Away;
-                steps.push(Step::Worker(u32::try_from(index + 1).unwrap_or(u32::MAX), Doing::Start));
-                let is_ready = process.output().is_ok_and(|text| text.lines().any(|line| line == "ready"));
-                // A worker that finds no server at its start says so and ends.
-                self.ended_by_themselves += u64::from(is_ready);
-                journal.note(format!("{} ended by itself ({status}), ready: {is_ready}", process.name()));
-            }
-        }
-        for (number, state) in self.hosts.iter_mut().enumerate().filter(|(_, state)| **state == State::Runs) {
-            let process = stage.host(number);
-            if let Some(status) = process.exit_status() {
-                *state = State::Away;
-                steps.push(Step::Host(number, Doing::Start));
-                self.ended_by_themselves += 1;
-                journal.note(format!("{} ended by itself ({status})", process.name()));
-            }
-        }
-        steps
-    }
-}
-
-/// Sends the signal, and says what the process is doing then.
-fn done_to(process: &Process, doing: Doing) -> Result<State> {
-    match doing {
-        Doing::Kill => process.kill().map(|()| State::Away),
-        Doing::Pause => process.pause().map(|()| State::Paused),
-        Doing::Resume => process.resume().map(|()| State::Runs),
-        Doing::Stop => process.ask_to_end().map(|()| State::Away),
-        Doing::Start => Ok(State::Runs),
-    }
-}
-
-/// A call that the downstream let in.
-fn arrival(entry: &Entry) -> Option<Admission> {
-    match entry {
-        Entry::Arrival { boot_ns, .. } => Some(Admission { at: *boot_ns, tokens: 1 }),
-        Entry::Allowance { .. } => None,
-    }
-}
-
-/// When anybody got a lease with a share, in order.
-fn grants(notes: &BTreeMap<String, WorkerNotes>) -> Vec<u64> {
-    let leases = notes.values().flat_map(|notes| &notes.leases);
-    let mut grants: Vec<u64> = leases.filter(|lease| lease.share_ppb > 0).map(|lease| lease.at_ns).collect();
-    grants.sort_unstable();
-    grants
-}
-
-/// How many faults of each kind happened.
-fn happened(journal: &[Done]) -> BTreeMap<&'static str, u64> {
-    let mut counts = BTreeMap::new();
-    for kind in journal.iter().filter_map(|done| done.event?.fault) {
-        *counts.entry(kind).or_default() += 1;
-    }
-    counts
-}
-
-impl Outage {
-    fn seconds(&self) -> f64 {
-        seconds(self.to_ns.saturating_sub(self.from_ns))
-    }
-
-    fn figures(&self, begin_ns: u64) -> OutageFigures {
-        let at_seconds = seconds(self.from_ns.saturating_sub(begin_ns));
-        OutageFigures { cause: self.cause, at_seconds, seconds: self.seconds() }
-    }
-}
-
-/// What figures over time are made from. `admissions` are in order.
-struct Figures<'a> {
-    admissions: &'a [Admission],
-    configured: &'a Polyline,
-    outages: &'a [Outage],
-    begin_ns: u64,
-    to_ns: u64,
-}
-
-impl Figures<'_> {
-    /// Admitted against configured from the first admission on, without the times of outages or with them.
-    fn utilization(&self, without_outages: bool) -> Option<f64> {
-        let first = self.admissions.first()?.at;
-        let left_out = if without_outages { merged(self.outages, first, self.to_ns) } else { Vec::new() };
-        let (mut used, mut allowed) = (0.0, 0.0);
-        let mut from = first;
-        for (begin, end) in left_out.into_iter().chain([(self.to_ns, self.to_ns)]) {
-            used += admitted(self.admissions, from, begin);
-            allowed += minted(self.configured, from, begin.max(from));
-            from = end;
-        }
-        (allowed > 0.0).then(|| used / allowed)
-    }
-
-    fn plot(&self, title: &str, bound: &Polyline, journal: &[Done]) -> Plot {
-        let mut plot = Plot::new(title, "seconds", "calls a second");
-        let end_ns = self.admissions.last().map_or(self.to_ns, |last| last.at).max(self.begin_ns);
-        let each_second =
-            || (self.begin_ns..end_ns).step_by(usize::try_from(SECOND_NS).unwrap_or(usize::MAX));
-        let second = |at: u64| seconds(at.saturating_sub(self.begin_ns));
-        let tenths =
-            || (self.begin_ns..end_ns).step_by(usize::try_from(SECOND_NS / 10).unwrap_or(usize::MAX));
-        let line = |curve: &Polyline| tenths().map(|at| (second(at), per_second(curve.after(at)))).collect();
-        let admitted: Vec<(f64, f64)> = each_second()
-            .map(|at| (second(at) + 0.5, admitted(self.admissions, at, at + SECOND_NS)))
-            .collect();
-        plot.lines.push(Line { name: "admitted".to_owned(), color: "#2980b9", points: admitted });
-        plot.lines.push(Line {
-            name: "largest rate of a live lease".to_owned(),
-            color: "#e67e22",
-            points: line(bound),
-        });
-        plot.lines.push(Line {
-            name: "configured".to_owned(),
-            color: "#c0392b",
-            points: line(self.configured),
-        });
-        let marks = journal.iter().filter(|done| done.event.is_some_and(|event| event.fault.is_some()));
-        plot.marks = marks
-            .take(MARKS_MAX)
-            .map(|done| Mark {
-                at: second(done.at_ns),
-                text: format!("{:.1} s: {}", second(done.at_ns), done.text),
-            })
-            .collect();
-        plot.bands = self
-            .outages
-            .iter()
-            .map(|outage| Band {
-                from: second(outage.from_ns),
-                to: second(outage.to_ns),
-                text: format!("{}: {:.1} s", outage.cause, outage.seconds()),
-            })
-            .collect();
-        plot
-    }
-}
-
-fn per_second(pico: i128) -> f64 {
-    real(u64::try_from(pico / (PICO / 1_000)).unwrap_or(u64::MAX)) / 1_000.0
 }
