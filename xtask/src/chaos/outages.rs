@@ -32,7 +32,7 @@ pub struct Outage {
     pub to_ns: u64,
 }
 
-/// All outages by the order of their beginnings. `grants` are the times of all leases with a share, in order.
+/// All outages by the order of their beginnings. `grants` are the times of all leases, in order.
 pub fn outages(journal: &[Done], seen: &[Seen], grants: &[u64], hosts: usize, end_ns: u64) -> Vec<Outage> {
     let granted = |healed_ns: u64| {
         let next = grants.partition_point(|at| *at < healed_ns);
