@@ -89,6 +89,8 @@ pub struct Hands<'a> {
     pub open: AtomicUsize,
     /// A rate that is about to be set, and may already be in force.
     pub rate_to_come: AtomicU32,
+    /// Held while the downstream's allowance is changed.
+    pub following: Mutex<()>,
     /// Set when it is over.
     pub stop: AtomicBool,
 }
@@ -125,6 +127,8 @@ impl Hands<'_> {
 
     /// The downstream allows what any lease may carry now.
     fn follow(&self) -> Result<()> {
+        // Otherwise what was found earlier might be set later.
+        let _one_at_a_time = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ns = boot_ns();
         let known = self.watch.book().rate_max(now_ns - ALLOWANCE_BACK_NS, now_ns + ALLOWANCE_AHEAD_NS);
         let rate = known.max(self.rate_to_come.load(Ordering::SeqCst)).clamp(1, Allowance::MAX);
@@ -143,6 +147,7 @@ impl Hands<'_> {
         let arguments = match change {
             Change::Set { rate, .. } => {
                 self.rate_to_come.fetch_max(rate, Ordering::SeqCst);
+                self.follow()?;
                 vec!["limit", "set", LIMIT, "--rate", &*format!("{rate}/s"), "--ramp", &ramp]
                     .into_iter()
                     .map(str::to_owned)

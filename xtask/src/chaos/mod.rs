@@ -23,6 +23,7 @@ pub mod watch;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
@@ -204,6 +205,7 @@ impl Chaos<'_> {
             names: &names,
             open: AtomicUsize::new(0),
             rate_to_come: AtomicU32::new(0),
+            following: Mutex::new(()),
             stop: AtomicBool::new(false),
         };
         let mut actors = Actors {
