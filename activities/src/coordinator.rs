@@ -1,11 +1,13 @@
 //! What the config workflow asks of a coordinator.
 
 use crate::ensure::{Started, start};
-use std::time::Duration;
-use temporalio_client::errors::{WorkflowQueryError, WorkflowStartError, WorkflowUpdateError};
+use std::time::{Duration, SystemTime};
+use temporalio_client::errors::{
+    WorkflowInteractionError, WorkflowQueryError, WorkflowStartError, WorkflowUpdateError,
+};
 use temporalio_client::{
-    Client, QueryRejectCondition, UntypedQuery, UntypedUpdate, UntypedWorkflow, WorkflowExecuteUpdateOptions,
-    WorkflowQueryOptions,
+    Client, QueryRejectCondition, UntypedQuery, UntypedUpdate, UntypedWorkflow, WorkflowDescribeOptions,
+    WorkflowExecuteUpdateOptions, WorkflowQueryOptions,
 };
 use temporalio_common::data_converters::RawValue;
 use tollgate_workflows::contracts::{
@@ -17,9 +19,12 @@ use tollgate_workflows::wire::{Unreadable, read, write};
 /// How long an update may wait for the coordinator's host: less than an attempt of the activity may take, so that the
 /// attempt ends with a reason. An update that nobody handles would wait for ever.
 const UPDATE_TIMEOUT: Duration = Duration::from_millis(4_500);
-/// How often a coordinator that has ended is asked before it counts as gone: it can only answer as long as its history
-/// can be replayed.
-const ENDED_ATTEMPTS_MAX: u32 = 5;
+/// How often a coordinator that has ended is asked at least before it counts as gone: it can only answer as long as its
+/// history can be replayed.
+const ENDED_ATTEMPTS_MIN: u32 = 5;
+/// For how long after its end it is asked at least. Without an answer all limits are lost, and an answer needs a host, which
+/// may be away, or slow, for minutes; nobody gets quota meanwhile, as without limits.
+const ENDED_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Why a coordinator couldn't be spoken to. Trying again is safe.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +37,8 @@ pub(crate) enum CoordinatorError {
     Timeout,
     #[error("query configuration: {0}")]
     Query(#[source] Box<WorkflowQueryError>),
+    #[error("describing the coordinator: {0}")]
+    Describe(#[source] Box<WorkflowInteractionError>),
     #[error("the coordinator's answer: {0}")]
     Unreadable(#[from] Unreadable),
     #[error("the coordinator is not ready: {0}")]
@@ -118,8 +125,8 @@ pub(crate) async fn read_configuration(
     let configuration = match ask(client, group, Some(QueryRejectCondition::NotOpen)).await {
         Err(CoordinatorError::Query(error)) if matches!(*error, WorkflowQueryError::Rejected { .. }) => {
             match ask(client, group, None).await {
-                Err(error) if attempt >= ENDED_ATTEMPTS_MAX => {
-                    tracing::warn!(group, %error, "a coordinator that has ended can't be read: starting without limits");
+                Err(error) if is_given_up(attempt, ended_for(client, group).await?) => {
+                    tracing::error!(group, %error, "a coordinator that has ended can't be read: starting without limits");
                     None
                 }
                 asked => asked?,
@@ -128,6 +135,21 @@ pub(crate) async fn read_configuration(
         asked => asked?,
     };
     Ok(ConfigurationReadJson { configuration })
+}
+
+/// Whether a coordinator that has ended and doesn't answer is asked no more. Earlier attempts may have been made while it
+/// still ran, so that their number alone says nothing.
+fn is_given_up(attempt: u32, ended_for: Duration) -> bool {
+    attempt >= ENDED_ATTEMPTS_MIN && ended_for >= ENDED_PATIENCE
+}
+
+/// How long ago the coordinator ended; nothing if it runs.
+async fn ended_for(client: &Client, group: &str) -> Result<Duration, CoordinatorError> {
+    let handle = client.get_workflow_handle::<UntypedWorkflow>(coordinator_id(group));
+    let description = handle.describe(WorkflowDescribeOptions::default()).await;
+    let description = description.map_err(|error| CoordinatorError::Describe(Box::new(error)))?;
+    let elapsed = description.close_time().and_then(|closed| SystemTime::now().duration_since(closed).ok());
+    Ok(elapsed.unwrap_or_default())
 }
 
 async fn ask(
@@ -141,5 +163,17 @@ async fn ask(
         Ok(result) => Ok(read(&result)?),
         Err(WorkflowQueryError::NotFound(_)) => Ok(None),
         Err(error) => Err(CoordinatorError::Query(Box::new(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_not_given_up_for_attempts_that_were_made_while_the_coordinator_ran() {
+        assert!(!is_given_up(1_000, Duration::from_secs(3)));
+        assert!(!is_given_up(1, Duration::from_secs(86_400)));
+        assert!(is_given_up(ENDED_ATTEMPTS_MIN, ENDED_PATIENCE));
     }
 }

@@ -131,3 +131,29 @@ pub fn happened(journal: &[Done]) -> BTreeMap<&'static str, u64> {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_counts_neither_as_allowed_nor_as_lost() {
+        let second = |range: std::ops::Range<u64>| {
+            range.flat_map(|at| [0, 1, 2, 3].map(|part| Admission { at: at * SECOND_NS + part, tokens: 1 }))
+        };
+        // Four a second of five, and nothing from second 10 to 20.
+        let admissions: Vec<Admission> = second(0..10).chain(second(20..30)).collect();
+        let outages = [Outage { cause: "", from_ns: 10 * SECOND_NS, to_ns: 20 * SECOND_NS }];
+        let configured = Polyline::constant(5 * PICO);
+        let figures = Figures {
+            admissions: &admissions,
+            configured: &configured,
+            outages: &outages,
+            begin_ns: 0,
+            to_ns: 30 * SECOND_NS,
+        };
+        assert!((figures.utilization(true).unwrap() - 0.8).abs() < 1e-9);
+        assert!((figures.utilization(false).unwrap() - 8.0 / 15.0).abs() < 1e-9);
+        assert_eq!(Figures { admissions: &[], ..figures }.utilization(true), None);
+    }
+}
