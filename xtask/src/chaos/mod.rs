@@ -190,7 +190,7 @@ impl Chaos<'_> {
             FleetSettings::of_rate(self.options.workers, queues, &control.url(), self.schedule.rate_max());
         let fleet = stage.fleet(RUN, &settings)?;
         let names = fleet.names(settings.workers);
-        let watch = Watch::default();
+        let watch = Watch::new(self.options.burst);
         watch.look(stage)?;
         let calls = (self.schedule.calls() * BATCH_PERCENT / 100).max(1);
         println!("\n{calls} calls on {} workers", settings.workers);
@@ -288,6 +288,7 @@ impl Chaos<'_> {
             recovery_seconds_max: outages.iter().map(Outage::seconds).fold(0.0, f64::max),
             outages: outages.iter().map(|outage| outage.figures(begin_ns)).collect(),
             leaked_permits,
+            limit_forgotten: watch.forgotten(),
             workers_ended_by_themselves: actors.workers_ended_by_themselves,
             hosts_ended_by_themselves: actors.hosts_ended_by_themselves,
             given_up: journal.iter().filter(|done| done.text.starts_with("given up")).count() as u64,

@@ -55,6 +55,8 @@ pub struct Outcome {
     pub outages: Vec<OutageFigures>,
     /// Permits that dead workers held after their leases, or that were out beyond the burst, at the end.
     pub leaked_permits: u64,
+    /// Looks at the coordinator by which the limit was gone, or not as it was created.
+    pub limit_forgotten: u64,
     /// Workers that ended without being told to.
     pub workers_ended_by_themselves: u64,
     /// Coordinator hosts that did.
@@ -85,6 +87,7 @@ impl Outcome {
             count("calls completed", self.completed, self.calls),
             count("calls lost", self.lost, 0),
             count("permits leaked at the end", self.leaked_permits, 0),
+            count("looks that found the limit forgotten", self.limit_forgotten, 0),
             count("workers that ended by themselves", self.workers_ended_by_themselves, 0),
             count("commands given up", self.given_up, 0),
         ];
@@ -152,6 +155,7 @@ mod tests {
             Outcome { completed: 9, ..good() },
             Outcome { lost: 1, ..good() },
             Outcome { leaked_permits: 1, ..good() },
+            Outcome { limit_forgotten: 1, ..good() },
             Outcome { workers_ended_by_themselves: 1, ..good() },
             Outcome { given_up: 1, ..good() },
         ];

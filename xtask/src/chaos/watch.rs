@@ -26,8 +26,10 @@ pub struct Seen {
 }
 
 /// What was seen so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Watch {
+    /// The limit's burst, which nobody changes.
+    burst: u32,
     inner: Mutex<Inner>,
     /// Held while the coordinator is asked for its configuration, and while it is reset: an answer from before the reset
     /// must not count for the time after it.
@@ -42,6 +44,8 @@ struct Inner {
     runs: u64,
     run_began_after_ns: u64,
     last_ns: u64,
+    /// Answers by which the limit was gone, or not as it was created.
+    forgotten: u64,
 }
 
 #[derive(Deserialize)]
@@ -75,6 +79,12 @@ struct Configuration {
 struct ConfiguredCell {
     limit: String,
     rate: CurveFields,
+    burst: BurstFields,
+}
+
+#[derive(Deserialize)]
+struct BurstFields {
+    target_milli: u64,
 }
 
 #[derive(Deserialize)]
@@ -107,6 +117,11 @@ impl CurveFields {
 }
 
 impl Watch {
+    /// Nothing was seen yet of a limit with this burst.
+    pub fn new(burst: u32) -> Self {
+        Self { burst, inner: Mutex::default(), asking: Mutex::default() }
+    }
+
     /// Asks the coordinator how it is and, when that is news, what it keeps to.
     ///
     /// # Errors
@@ -133,10 +148,13 @@ impl Watch {
         let asked_ns = boot_ns();
         let configuration: Configuration = query(stage, "configuration", "{}")?;
         let cell = configuration.cells.iter().find(|cell| cell.limit == LIMIT);
-        // A coordinator that has just been started has no limits yet.
+        let mut inner = lock(&self.inner);
+        if cell.is_none_or(|cell| cell.burst.target_milli != u64::from(self.burst) * 1_000) {
+            inner.forgotten += 1;
+        }
         if let Some(cell) = cell {
             let version = configuration.version.version();
-            lock(&self.inner).book.observe(asked_ns, boot_ns(), version, cell.rate.curve());
+            inner.book.observe(asked_ns, boot_ns(), version, cell.rate.curve());
         }
         Ok(())
     }
@@ -163,6 +181,11 @@ impl Watch {
     /// What was in force when.
     pub fn book(&self) -> Book {
         lock(&self.inner).book.clone()
+    }
+
+    /// Answers by which the limit was gone, or not as it was created.
+    pub fn forgotten(&self) -> u64 {
+        lock(&self.inner).forgotten
     }
 
     /// All answers.
