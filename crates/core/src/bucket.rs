@@ -60,10 +60,23 @@ pub fn admit<L: Level + ?Sized>(
     cost: u64,
     clock: impl FnOnce() -> BootTime,
 ) -> Result<Admitted, Refusal> {
+    admit_by(level, |level| level.take(cost), clock)
+}
+
+/// [`admit`] with another way of taking tokens from the level.
+///
+/// # Errors
+/// [`Refusal`], as [`admit`].
+#[inline]
+pub fn admit_by<L: Level + ?Sized>(
+    level: &L,
+    take: impl FnOnce(&L) -> bool,
+    clock: impl FnOnce() -> BootTime,
+) -> Result<Admitted, Refusal> {
     // The expiry is read before the tokens are taken: a lease that is renewed meanwhile can't lend its time to tokens of
     // the lease before.
     let valid_until = level.expiry();
-    if !level.take(cost) {
+    if !take(level) {
         return Err(Refusal::Empty);
     }
     let at = clock();
@@ -181,7 +194,11 @@ impl Mint {
 
     /// Tokens used so far, debt included.
     pub fn used<L: Level + ?Sized>(&self, level: &L) -> u64 {
-        u64::try_from(self.inflow - i128::from(level.level())).unwrap_or(0)
+        self.used_at(level.level())
+    }
+
+    fn used_at(&self, level: i64) -> u64 {
+        u64::try_from(self.inflow - i128::from(level)).unwrap_or(0)
     }
 
     /// Tokens given back so far.
@@ -271,13 +288,15 @@ impl Mint {
             // The lease before counts until this one is acknowledged, so the excess can go back with that.
             self.give_up(level, excess, alive);
         }
-        // What the reply brings was granted while the worker held up to what it has spent since: rule 3.
+        // What the reply brings was granted while the worker held up to what it has spent since: rule 3. One reading for
+        // both, or what is taken between two readings would count in neither.
+        let there = level.level();
         let spent = if self.rules.keeps(Rule::CapFromSending) {
-            Amount::tokens(self.used(level).saturating_sub(used_at_sending))
+            Amount::tokens(self.used_at(there).saturating_sub(used_at_sending))
         } else {
             Amount::ZERO
         };
-        let room = (terms.cap - self.holds(level) - spent).at_least_zero();
+        let room = (terms.cap - tokens_of(there) - self.fraction - spent).at_least_zero();
         self.put(level, terms.tokens.min(room));
         if !alive {
             self.unbroken_since = now.boot;
