@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
-use tollgate_core::bucket::{Level, admit};
+use tollgate_core::bucket::Level;
 use tollgate_core::units::BootTime;
 
 /// A question for a permit: await it.
@@ -100,11 +100,11 @@ impl Acquiring {
         if cost == 0 || cell.index.is_none() {
             return Poll::Ready(Err(cell.wrong(cost)));
         }
-        cell.level.note_cost(cost);
-        if !cell.level.has_waiters()
-            && let Ok(admitted) = admit(&*cell.level, cost, || cell.core.clock.boot())
-        {
+        if let Some(admitted) = cell.take_quickly(cost) {
             return Poll::Ready(Ok(cell.permit(cost, admitted)));
+        }
+        if let Some(refusal) = cell.refusal_elsewhere(cost) {
+            return Poll::Ready(Err(refusal));
         }
         let mut queue = cell.queue();
         if queue.present() == 0

@@ -1,14 +1,25 @@
 //! What time it is.
 
 use tollgate_core::bucket::Now;
-use tollgate_core::units::{BootTime, WallTime};
+use tollgate_core::units::{BootTime, Span, WallTime};
+
+pub use crate::counter::CounterClock;
 
 /// A process's clocks. The hot path reads [`Clock::boot`] once per permit, so it must be cheap.
 pub trait Clock: Send + Sync + 'static {
-    /// Elapsed time, suspend included, in microseconds from any origin. Never runs back.
+    /// Elapsed time, suspend included, in microseconds from any origin. Never runs back by more than [`Clock::error`].
     fn boot(&self) -> BootTime;
-    /// Elapsed and wall time, read together.
+    /// Elapsed and wall time, read together. The elapsed time is exact and never runs back.
     fn now(&self) -> Now;
+    /// The most that [`Clock::boot`] may be off by, compared with [`Clock::now`]. Leases end this much early for takers.
+    fn error(&self) -> Span {
+        Span::ZERO
+    }
+    /// Asked by a gate's keeper in each of its rounds: whether the clock has run true since it was last asked. When not, all
+    /// leases are ended.
+    fn is_steady(&self) -> bool {
+        true
+    }
 }
 
 /// The machine's clocks: `CLOCK_BOOTTIME`, read through the vDSO without a system call, and the wall clock.

@@ -2,7 +2,9 @@
 
 use crate::acquire::Acquire;
 use crate::audit::AdmissionLog;
+use crate::clock::CounterClock;
 use crate::error::{AcquireError, ConnectError, TransportError};
+use crate::fork::Home;
 use crate::keeper::Keeper;
 use crate::level::SharedLevel;
 use crate::limit::{Cell, Core, Limit};
@@ -71,7 +73,9 @@ impl Gate {
         });
         let core = Core {
             client: Mutex::new(client::Client::new(incarnation, &worker, seed)),
-            clock: options.clock.clone(),
+            counter: options.clock.is_none(),
+            clock: options.clock.clone().unwrap_or_else(|| Arc::new(CounterClock::new())),
+            home: Home::here().map_err(no_randomness)?,
             kick: Notify::new(),
             spread: Spread::new(seed),
             log: log.transpose()?,
@@ -261,12 +265,12 @@ impl Shared {
             None
         };
         if fault.is_some() {
-            return Arc::new(Cell::new(limit, None, fault, self.core.clone()));
+            let level = Arc::new(self.core.level(false));
+            return Arc::new(Cell::new(limit, None, fault, level, self.core.clone()));
         }
-        let level = SharedLevel::default();
+        let level = SharedLevel(Arc::new(self.core.level(true)));
         let index = self.core.client().add_cell(CellKey::of(name), false, level.clone());
-        let mut cell = Cell::new(limit.clone(), Some(index), None, self.core.clone());
-        cell.level = level.0;
+        let cell = Cell::new(limit.clone(), Some(index), None, level.0, self.core.clone());
         if self.ending() != Ending::No {
             cell.queue().facts.stopped = true;
         }

@@ -159,10 +159,13 @@ impl Keeper {
         self.cells.extend(new.into_iter().map(Kept::new));
         let shared = self.shared.clone();
         let mut client = shared.core.client();
-        if std::process::id() != self.pid {
+        if std::process::id() != self.pid || !shared.core.home.is_here() {
             self.pid = std::process::id();
             tracing::warn!("this process was forked: going on as a new worker");
             self.rebirth(&mut client);
+        }
+        if !shared.core.clock.is_steady() {
+            client.end_leases();
         }
         let now = shared.core.clock.now();
         for (index, kept) in self.cells.iter_mut().enumerate() {
@@ -306,6 +309,9 @@ impl Keeper {
         match random::incarnation() {
             Ok(incarnation) => {
                 client.reincarnate(incarnation);
+                if let Err(error) = self.shared.core.home.move_here() {
+                    tracing::error!(%error, "no random bits to mark this process: it goes on being refused");
+                }
                 self.sent = 0;
                 self.shared.incarnation.send_replace(Some(incarnation));
                 tracing::info!(incarnation = incarnation_text(incarnation), "new incarnation");

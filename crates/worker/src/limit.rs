@@ -3,16 +3,20 @@
 use crate::acquire::Acquire;
 use crate::audit::AdmissionLog;
 use crate::clock::Clock;
+use crate::counter;
 use crate::error::{AcquireError, Reason, Refused};
+use crate::fork::Home;
 use crate::gate::Inner;
-use crate::level::{AtomicLevel, SharedLevel};
+use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
+use crate::local;
 use crate::permit::{Outcome, Permit};
-use crate::queue::{Name, Queue, Verdict, duration};
+use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
 use crate::random::Spread;
+use crate::sync::has_heavy_barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::Notify;
-use tollgate_core::bucket::{Admitted, Level, admit};
+use tollgate_core::bucket::{Admitted, Level, Refusal, admit, admit_by};
 use tollgate_core::client::Client;
 use tollgate_core::units::{BootTime, Span};
 
@@ -42,10 +46,7 @@ impl Limit {
         if cost == 0 || cell.index.is_none() {
             return Err(cell.wrong(cost));
         }
-        cell.level.note_cost(cost);
-        if !cell.level.has_waiters()
-            && let Ok(admitted) = admit(&*cell.level, cost, || cell.core.clock.boot())
-        {
+        if let Some(admitted) = cell.take_quickly(cost) {
             return Ok(cell.permit(cost, admitted));
         }
         cell.try_slowly(cost)
@@ -62,6 +63,10 @@ pub(crate) struct Core {
     /// Held for microseconds, never across an await. Acquirers only try.
     pub client: Mutex<Client<SharedLevel>>,
     pub clock: Arc<dyn Clock>,
+    /// Whether `clock` is the counter's, which the hot path reads without a detour.
+    pub counter: bool,
+    /// The process that may take.
+    pub home: Home,
     /// Wakes the keeper.
     pub kick: Notify,
     pub spread: Spread,
@@ -70,6 +75,20 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    #[inline]
+    fn boot(&self) -> BootTime {
+        if self.counter { counter::read() } else { self.clock.boot() }
+    }
+
+    /// An empty level, for a cell that can be leased or for one that can't.
+    pub(crate) fn level(&self, leased: bool) -> AtomicLevel {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        // Twice the processors: some threads have numbers and don't take.
+        let pockets =
+            if leased && has_heavy_barrier() { threads.saturating_mul(2).min(POCKETS_MAX) } else { 0 };
+        AtomicLevel::new(pockets, self.clock.error())
+    }
+
     /// A panic elsewhere leaves the client usable: each of its methods keeps its invariants or doesn't return.
     pub(crate) fn client(&self) -> MutexGuard<'_, Client<SharedLevel>> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
@@ -113,13 +132,14 @@ impl Cell {
         name: Name,
         index: Option<usize>,
         fault: Option<AcquireError>,
+        level: Arc<AtomicLevel>,
         core: Arc<Core>,
     ) -> Cell {
         Cell {
             name,
             index,
             fault,
-            level: Arc::default(),
+            level,
             core,
             queue: Mutex::default(),
             counts: Counts::default(),
@@ -140,16 +160,46 @@ impl Cell {
         }
     }
 
+    /// The hot path: takes when nobody waits and nobody has to be waited for, and counts the permit.
+    #[inline]
+    pub(crate) fn take_quickly(&self, cost: u64) -> Option<Admitted> {
+        self.level.note_cost(cost);
+        if self.level.has_waiters() || !self.core.home.is_here() {
+            return None;
+        }
+        let take = |level: &AtomicLevel| level.take_quickly(local::number(), cost);
+        match admit_by(&*self.level, take, || self.core.boot()) {
+            Ok(admitted) => Some(admitted),
+            Err(Refusal::Empty) => None,
+            Err(Refusal::Expired) => {
+                self.level.uncount_grant();
+                None
+            }
+        }
+    }
+
+    /// A permit for tokens that were taken and counted.
+    #[inline]
     pub(crate) fn permit(self: &Arc<Cell>, cost: u64, admitted: Admitted) -> Permit {
-        self.level.count_grant();
         if let Some(log) = &self.core.log {
             log.admitted(admitted.at, &self.name, cost);
         }
-        Permit::new(self.clone(), cost, admitted)
+        Permit::new(local::handle(self), cost, admitted)
     }
 
-    /// Takes, mints what is due if nobody else is at it, and takes again.
+    /// Takes, mints what is due if nobody else is at it, and takes again; counts the permit.
     pub(crate) fn take(&self, cost: u64) -> Option<Admitted> {
+        if !self.core.home.is_here() {
+            return None;
+        }
+        let admitted = self.take_or_mint(cost);
+        if admitted.is_some() {
+            self.level.count_grant();
+        }
+        admitted
+    }
+
+    fn take_or_mint(&self, cost: u64) -> Option<Admitted> {
         let clock = || self.core.clock.boot();
         if let Ok(admitted) = admit(&*self.level, cost, clock) {
             return Some(admitted);
@@ -169,6 +219,9 @@ impl Cell {
 
     #[cold]
     fn try_slowly(self: &Arc<Cell>, cost: u64) -> Result<Permit, AcquireError> {
+        if let Some(refusal) = self.refusal_elsewhere(cost) {
+            return Err(refusal);
+        }
         let queue = self.queue();
         let queued = queue.present() > 0;
         if !queued && let Some(admitted) = self.take(cost) {
@@ -183,6 +236,12 @@ impl Cell {
             facts.verdict(cost, level, None, now).unwrap_or(Verdict::Refused(facts.reason_now(queued, now)));
         self.kick_gently(now);
         Err(self.refusal(verdict, cost, facts.hint_of(verdict, cost.saturating_add(ahead), level, now)))
+    }
+
+    /// The refusal of all requests in a forked child: what is held belongs to its parent, and so do the locks.
+    pub(crate) fn refusal_elsewhere(&self, cost: u64) -> Option<AcquireError> {
+        let here = self.core.home.is_here();
+        (!here).then(|| self.refusal(Verdict::Refused(Reason::Starting), cost, Some(RETRY_STARTING)))
     }
 
     /// Makes and counts an error. `hint` is spread.

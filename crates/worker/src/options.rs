@@ -1,6 +1,6 @@
 //! How a gate is set up.
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,8 @@ pub struct Options {
     pub(crate) waiters_max: usize,
     pub(crate) notices: bool,
     pub(crate) admission_log: Option<PathBuf>,
-    pub(crate) clock: Arc<dyn Clock>,
+    /// The processor's counter when `None`.
+    pub(crate) clock: Option<Arc<dyn Clock>>,
 }
 
 impl Default for Options {
@@ -45,7 +46,7 @@ impl Options {
             waiters_max: WAITERS_MAX_DEFAULT,
             notices: true,
             admission_log: None,
-            clock: Arc::new(SystemClock),
+            clock: None,
         }
     }
 
@@ -112,7 +113,7 @@ impl Options {
     /// Another clock than the machine's, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Options {
-        self.clock = clock;
+        self.clock = Some(clock);
         self
     }
 

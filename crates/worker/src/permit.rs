@@ -1,6 +1,7 @@
 //! The right to do one piece of work.
 
 use crate::limit::Cell;
+use crate::local;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,7 +34,8 @@ impl Outcome {
 #[must_use = "a permit is charged when it is handed out: do the work, or settle it with 0"]
 #[derive(Debug)]
 pub struct Permit {
-    cell: Arc<Cell>,
+    /// `None` only while it is dropped.
+    cell: Option<Arc<Cell>>,
     cost: u64,
     admitted: Admitted,
 }
@@ -59,24 +61,41 @@ impl CurrentPermit {
 
     /// Whether the work may start now: ask just before sending, in case the process was paused since.
     pub fn is_valid(&self) -> bool {
-        self.cell.core.clock.boot() < self.admitted.valid_until
+        is_valid(&self.cell, self.admitted)
     }
 
     /// For how much longer the work may start.
     pub fn valid_for(&self) -> Duration {
-        Duration::from_micros(self.admitted.valid_until.since(self.cell.core.clock.boot()).0)
+        valid_for(&self.cell, self.admitted)
     }
+}
+
+/// Not in a forked child: the permit is its parent's.
+fn is_valid(cell: &Cell, admitted: Admitted) -> bool {
+    cell.core.home.is_here() && cell.core.clock.boot() < admitted.valid_until
+}
+
+fn valid_for(cell: &Cell, admitted: Admitted) -> Duration {
+    if !cell.core.home.is_here() {
+        return Duration::ZERO;
+    }
+    Duration::from_micros(admitted.valid_until.since(cell.core.clock.boot()).0)
 }
 
 impl Permit {
     /// Runs `work` with this permit as the current one.
     pub(crate) async fn scope<F: Future>(&self, work: F) -> F::Output {
-        let current = CurrentPermit { cell: Arc::clone(&self.cell), admitted: self.admitted };
-        CURRENT.scope(current, work).await
+        match &self.cell {
+            Some(cell) => {
+                let current = CurrentPermit { cell: Arc::clone(cell), admitted: self.admitted };
+                CURRENT.scope(current, work).await
+            }
+            None => work.await,
+        }
     }
 
     pub(crate) fn new(cell: Arc<Cell>, cost: u64, admitted: Admitted) -> Permit {
-        Permit { cell, cost, admitted }
+        Permit { cell: Some(cell), cost, admitted }
     }
 
     /// What was charged.
@@ -86,7 +105,7 @@ impl Permit {
 
     /// The limit that it was charged to.
     pub fn limit(&self) -> &str {
-        &self.cell.name
+        self.cell.as_ref().map_or("", |cell| &cell.name)
     }
 
     /// When it was handed out, by the gate's clock.
@@ -101,18 +120,18 @@ impl Permit {
 
     /// For how much longer the work may start.
     pub fn valid_for(&self) -> Duration {
-        Duration::from_micros(self.admitted.valid_until.since(self.cell.core.clock.boot()).0)
+        self.cell.as_ref().map_or(Duration::ZERO, |cell| valid_for(cell, self.admitted))
     }
 
     /// Whether the work may start now: ask just before sending, in case the process was paused since.
     pub fn is_valid(&self) -> bool {
-        self.cell.core.clock.boot() < self.admitted.valid_until
+        self.cell.as_ref().is_some_and(|cell| is_valid(cell, self.admitted))
     }
 
     /// Says what it really cost and how it went. What was charged beyond `actual` goes back as far as that is safe (the
     /// source has refilled meanwhile); what was used beyond the charge is charged now, into debt if need be.
     pub fn settle(self, actual: u64, outcome: Outcome) {
-        let cell = &self.cell;
+        let Some(cell) = self.cell.as_ref().filter(|cell| cell.core.home.is_here()) else { return };
         if let Some(count) = cell.counts.outcomes.get(outcome as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -126,13 +145,23 @@ impl Permit {
             let level = &*cell.level;
             let (mint, _) = client_cell.bucket();
             if actual < self.cost {
-                mint.refund(level, self.cost - actual, self.admitted.at, now);
+                // The earliest time at which it can have been charged: what has come in since lessens the refund.
+                let charged = BootTime(self.admitted.at.0.saturating_sub(cell.core.clock.error().0));
+                mint.refund(level, self.cost - actual, charged, now);
             } else {
                 mint.overdraw(level, actual - self.cost);
             }
         }
         if cell.level.has_waiters() && cell.level.level() > 0 {
             cell.core.kick.notify_one();
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(cell) = self.cell.take() {
+            local::keep(cell);
         }
     }
 }

@@ -20,7 +20,7 @@ const RETRY_UNSURE: Span = Span::from_secs(1);
 /// An answer of the coordinator takes at least about this long.
 const ROUND_TRIP: Span = Span::from_millis(50);
 /// Come back after this when the first answer is on its way.
-const RETRY_STARTING: Span = Span::from_millis(250);
+pub(crate) const RETRY_STARTING: Span = Span::from_millis(250);
 
 /// What is known of a limit, as of the keeper's last round.
 #[derive(Clone, Copy, Debug, Default)]

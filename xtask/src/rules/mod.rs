@@ -27,6 +27,7 @@ const SIM: &str = "tollgate-sim";
 const WORKFLOWS: &str = "tollgate-workflows";
 const ACTIVITIES: &str = "tollgate-activities";
 const WORKER: &str = "tollgate-worker";
+const LEVEL_MODEL: &str = "tollgate-level-model";
 const CLI: &str = "tollgate-cli";
 const XTASK: &str = "xtask";
 
@@ -36,6 +37,7 @@ const ARROWS: &[Arrow] = &[
     Arrow { from: WORKFLOWS, to: &[CORE] },
     Arrow { from: ACTIVITIES, to: &[WORKFLOWS, CORE] },
     Arrow { from: WORKER, to: &[WORKFLOWS, CORE] },
+    Arrow { from: LEVEL_MODEL, to: &[CORE] },
     Arrow { from: CLI, to: &[WORKER, ACTIVITIES, WORKFLOWS, CORE] },
     Arrow { from: XTASK, to: &[SIM, CORE] },
 ];
