@@ -7,6 +7,8 @@
 )]
 
 mod asking;
+#[cfg(unix)]
+mod forking;
 mod leases;
 mod logs;
 mod world;
