@@ -18,6 +18,7 @@
 )]
 
 pub mod chaos;
+pub mod bench;
 pub mod checks;
 pub mod demo;
 pub mod downstream;

@@ -1,0 +1,3 @@
+//! `cargo xtask bench`.
+
+pub mod instructions;
