@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{chaos, checks, demo, downstream, record_history, temporal_cli, workspace::Workspace};
+use xtask::{bench, chaos, checks, demo, downstream, record_history, temporal_cli, workspace::Workspace};
 
 /// Tasks of the tollgate repository.
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Task {
     Demo(demo::DemoOptions),
     /// Break workers, coordinator hosts, the Temporal server and the workflows at random, and judge what comes of it.
     Chaos(chaos::ChaosOptions),
+    /// Measure, with every figure beside its peer's; a full run writes BENCHMARKS.md.
+    Bench(bench::BenchOptions),
     /// Serve HTTP with an allowance of its own and log every arrival: what the demo's workers call.
     Downstream(downstream::DownstreamOptions),
     /// Record the histories that tests of the workflows replay: all of them, or one from a running server.
@@ -53,6 +55,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Chaos(options) => {
             chaos::run(&Workspace::find()?, &options, chaos::Judged::Everything).map(|()| ExitCode::SUCCESS)
         }
+        Task::Bench(options) => bench::run(&Workspace::find()?, &options).map(|()| ExitCode::SUCCESS),
         Task::Downstream(options) => downstream::run(&options).map(|()| ExitCode::SUCCESS),
         Task::RecordHistory(options) => {
             record_history::run(&Workspace::find()?, &options).map(|()| ExitCode::SUCCESS)
