@@ -41,6 +41,8 @@ enum Keeper {
     Temporal,
     /// A limit in tollgate.
     Tollgate,
+    /// Nobody: what this machine gets through without a limit.
+    Nobody,
 }
 
 impl Keeper {
@@ -48,6 +50,7 @@ impl Keeper {
         match self {
             Keeper::Temporal => "temporal",
             Keeper::Tollgate => "tollgate",
+            Keeper::Nobody => "nobody",
         }
     }
 }
@@ -70,7 +73,10 @@ impl Load {
     }
 
     /// A little more than the limit at once: calls that leave evenly may arrive bunched.
-    fn allowance(self) -> Allowance {
+    fn allowance(self, keeper: Keeper) -> Allowance {
+        if keeper == Keeper::Nobody {
+            return Allowance { rate: Allowance::MAX, burst: Allowance::MAX };
+        }
         Allowance { rate: self.rate, burst: (self.burst * 5 / 4).max(self.burst + 1) }
     }
 
@@ -83,7 +89,7 @@ impl Load {
             downstream,
             slots,
             // A million at once: this limits nothing, and writes down what Temporal lets through.
-            local_only: (keeper == Keeper::Temporal).then_some((1_000_000, 1_000_000)),
+            local_only: (keeper != Keeper::Tollgate).then_some((1_000_000, 1_000_000)),
         }
     }
 }
@@ -101,6 +107,10 @@ pub fn run(workspace: &Workspace, quick: bool) -> Result<Value> {
     supervisor.kill_on_interrupt()?;
     let stage = Stage::open(supervisor, programs, &cli)?;
     let mut figures = Map::new();
+    let free = one(&stage, &cli.path, Load::new(RATES[RATES.len() - 1], true), Keeper::Nobody)?;
+    let unlimited = free.get("admitted_per_second").cloned().unwrap_or_default();
+    eprintln!("  without a limit: {unlimited} a second");
+    figures.insert("unlimited_per_second".to_owned(), unlimited);
     for rate in RATES {
         let load = Load::new(rate, quick);
         let mut row = Map::new();
@@ -141,8 +151,9 @@ fn one(stage: &Stage, cli: &Path, load: Load, keeper: Keeper) -> Result<Value> {
             load.rate,
             &["--burst", &load.burst.to_string(), "--lease", "8s", "--ramp", "0s", "--reason", "benchmark"],
         )?,
+        Keeper::Nobody => {}
     }
-    let (downstream, control, _log) = stage.downstream(&run, load.allowance())?;
+    let (downstream, control, _log) = stage.downstream(&run, load.allowance(keeper))?;
     let settings = load.settings(control.url(), keeper);
     let fleet = stage.fleet(&run, &settings)?;
     let batch = start_batch(stage, &run, load, &settings)?;
@@ -176,6 +187,8 @@ fn one(stage: &Stage, cli: &Path, load: Load, keeper: Keeper) -> Result<Value> {
     let bound = metrics::bound(load.rate, load.burst, None);
     // The most that one could mean by a limit of so many a second.
     let generous = metrics::bound(load.rate, load.rate.max(load.burst), None);
+    let admitted: u64 = admissions.iter().map(|admission| admission.tokens).sum();
+    let length = metrics::minted(&metrics::bound(1, 1, None).rate, first(&admissions), last(&admissions));
     let rounded = |figure: Option<f64>| figure.map(|figure| (figure * 1e4).round() / 1e4);
     Ok(json!({
         "peak_over_bound": rounded(metrics::peak_over_bound(&admissions, &bound)),
@@ -183,8 +196,17 @@ fn one(stage: &Stage, cli: &Path, load: Load, keeper: Keeper) -> Result<Value> {
         "utilization": rounded(metrics::utilization(&admissions, &bound.rate)),
         "rejected_by_downstream": rejected,
         "answered": answered,
-        "admitted": admissions.iter().map(|admission| admission.tokens).sum::<u64>(),
+        "admitted": admitted,
+        "admitted_per_second": rounded(u32::try_from(admitted).ok().map(|count| f64::from(count) / length)),
     }))
+}
+
+fn first(sorted: &[Admission]) -> u64 {
+    sorted.first().map_or(0, |admission| admission.at)
+}
+
+fn last(sorted: &[Admission]) -> u64 {
+    sorted.last().map_or(0, |admission| admission.at)
 }
 
 /// The demo's calls, all on one queue.

@@ -393,7 +393,12 @@ fn accuracy_tables(figures: &Figures<'_>) -> String {
     }
     let head = ["", "peak over bound", "utilization", "429 by the downstream", "peak, burst of a second"];
     let partitions = figures.short("accuracy.partitions");
-    format!("{}\nPartitions of the task queue: {partitions}.\n", table(&head, &rows))
+    format!(
+        "{}\nPartitions of the task queue: {partitions}. Without a limit this fleet gets {} calls a second through on this machine: \
+         the utilization of a rate near that says something of the machine only.\n",
+        table(&head, &rows),
+        figures.short("accuracy.unlimited_per_second"),
+    )
 }
 
 fn accuracy_pictures(figures: &Figures<'_>) -> Vec<(&'static str, Bars)> {
