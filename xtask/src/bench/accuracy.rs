@@ -14,11 +14,11 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use tollgate_sim::checker::Admission;
 
-use crate::demo::batch::{Batch, Call};
-use crate::demo::metrics;
-use crate::demo::notes::WorkerNotes;
-use crate::demo::stage::{self, FleetSettings, Stage};
 use crate::downstream::Allowance;
+use crate::fleet::batch::{Batch, Call};
+use crate::fleet::metrics;
+use crate::fleet::notes::WorkerNotes;
+use crate::fleet::stage::{self, FleetSettings, Stage, StageSettings};
 use crate::process::{Process, Supervisor};
 use crate::temporal_cli;
 use crate::workspace::Workspace;
@@ -26,8 +26,6 @@ use crate::workspace::Workspace;
 const RATES: [u32; 3] = [5, 50, 150];
 const WORKERS: u32 = 5;
 const QUEUE: &str = "bench";
-/// Calls of one workflow, so that its history stays short.
-const CALLS_PER_WORKFLOW: u64 = 300;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const STOP_WITHIN: Duration = Duration::from_secs(15);
 /// A run that takes this many times as long as the limit would have it is broken off.
@@ -105,7 +103,7 @@ pub fn run(workspace: &Workspace, quick: bool) -> Result<Value> {
         workspace.root().join("target").join("bench").join(format!("accuracy-{}", std::process::id()));
     let supervisor = Supervisor::new(&folder)?;
     supervisor.kill_on_interrupt()?;
-    let stage = Stage::open(supervisor, programs, &cli)?;
+    let stage = Stage::open(supervisor, programs, &cli, StageSettings::default())?;
     let mut figures = Map::new();
     let free = one(&stage, &cli.path, Load::new(RATES[RATES.len() - 1], true), Keeper::Nobody)?;
     let unlimited = free.get("admitted_per_second").cloned().unwrap_or_default();
@@ -212,7 +210,7 @@ fn last(sorted: &[Admission]) -> u64 {
 /// The demo's calls, all on one queue.
 fn start_batch(stage: &Stage, run: &str, load: Load, settings: &FleetSettings) -> Result<Process> {
     let folder = stage.supervisor().run_dir();
-    let path = folder.join(format!("{run}.batch.jsonl"));
+    let path = folder.join(format!("{run}.calls.jsonl"));
     let call = |id: u64| Call {
         id,
         kind: "fetch".to_owned(),
@@ -222,12 +220,7 @@ fn start_batch(stage: &Stage, run: &str, load: Load, settings: &FleetSettings) -
     let lines = (1..=load.calls).map(|id| serde_json::to_string(&call(id)));
     let text = lines.collect::<Result<Vec<_>, _>>()?.join("\n");
     fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
-    Batch::read(&path)?;
-    let workflows = load.calls.div_ceil(CALLS_PER_WORKFLOW).clamp(1, 500);
-    let slots = u64::from(settings.slots) * u64::from(settings.workers);
-    // Twice what fits into the workers, so that the task queue is never empty.
-    let lanes = (2 * slots).div_ceil(workflows).clamp(1, 100);
-    stage.batch(run, &path, workflows, lanes)
+    stage.batch(run, &Batch::read(&path)?, load.calls, settings)
 }
 
 /// How many partitions the queue has: each gets an equal part of Temporal's limit.
