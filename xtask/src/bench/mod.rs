@@ -148,7 +148,9 @@ pub fn run(workspace: &Workspace, options: &BenchOptions) -> Result<()> {
 }
 
 fn finish(workspace: &Workspace, figures: &Value, write: bool) -> Result<()> {
-    println!("\n{}", report::reached(figures));
+    if let Some(reached) = report::reached(figures) {
+        println!("\n{reached}");
+    }
     if write {
         for path in report::write(workspace, figures)? {
             println!("wrote {}", path.display());
