@@ -34,8 +34,9 @@ use tollgate_worker::transport::Transport;
 use tollgate_worker::{Gate, Limit, Options, TransportError};
 use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson};
 
-/// Requests of one thread in one round: about a millisecond, so that most rounds are not interrupted.
-const REQUESTS: u32 = 20_000;
+/// Requests of one thread in one round: half a millisecond, so that most rounds are not interrupted.
+const GRANTED: u32 = 20_000;
+const REFUSED: u32 = 2_000;
 /// More than all rounds together take.
 const PLENTY: u64 = 4_000_000_000;
 const LEASE: Span = Span::from_secs(60);
@@ -45,7 +46,8 @@ const UNDISTURBED_PERCENT: u128 = 97;
 const TOGETHER_PERCENT: u128 = 80;
 /// So many undisturbed rounds make a median; on a busy machine there are more rounds.
 const ROUNDS_MIN: usize = 25;
-const ROUNDS_MAX: usize = 4_000;
+/// But not for longer than this.
+const COMPARE_FOR_MAX: Duration = Duration::from_secs(12);
 
 /// A ledger in this process.
 struct Memory {
@@ -103,7 +105,7 @@ struct Arguments {
 type Subject<'a> = &'a (dyn Fn(u32) + Sync);
 
 /// Nanoseconds per request in one round, `None` when a thread was interrupted, or when two didn't meet.
-fn round(subject: Subject<'_>, threads: usize) -> Option<f64> {
+fn round(subject: Subject<'_>, threads: usize, requests: u32) -> Option<f64> {
     let ready = AtomicUsize::new(0);
     let begin = Mutex::new(Vec::new());
     let run = || {
@@ -113,11 +115,11 @@ fn round(subject: Subject<'_>, threads: usize) -> Option<f64> {
             std::hint::spin_loop();
         }
         let (wall, cpu) = (Instant::now(), cpu_time());
-        subject(REQUESTS);
+        subject(requests);
         let (begun, wall, cpu) = (wall, wall.elapsed(), cpu_time() - cpu);
         begin.lock().unwrap().push((begun, begun + wall));
         let undisturbed = cpu.as_nanos() * 100 >= wall.as_nanos() * UNDISTURBED_PERCENT;
-        undisturbed.then(|| wall.as_nanos() as f64 / f64::from(REQUESTS))
+        undisturbed.then(|| wall.as_nanos() as f64 / f64::from(requests))
     };
     let times: Vec<Option<f64>> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
@@ -141,14 +143,21 @@ fn cpu_time() -> Duration {
 }
 
 /// The medians of all subjects' undisturbed rounds, which alternate.
-fn compare<const N: usize>(subjects: [Subject<'_>; N], threads: usize, rounds: usize) -> [Median; N] {
+fn compare<const N: usize>(
+    subjects: [Subject<'_>; N],
+    threads: usize,
+    requests: u32,
+    rounds: usize,
+) -> [Median; N] {
+    let begin = Instant::now();
     let mut times = [const { Vec::new() }; N];
-    for done in 0..ROUNDS_MAX.max(rounds) {
-        if done >= rounds && times.iter().all(|times| times.len() >= ROUNDS_MIN) {
+    for done in 0.. {
+        let enough = done >= rounds && times.iter().all(|times| times.len() >= ROUNDS_MIN);
+        if enough || begin.elapsed() > COMPARE_FOR_MAX {
             break;
         }
         for (subject, times) in subjects.iter().zip(&mut times) {
-            times.extend(round(*subject, threads));
+            times.extend(round(*subject, threads, requests));
         }
     }
     times.map(|mut times: Vec<f64>| {
@@ -239,12 +248,12 @@ fn main() {
     let mut refused_ratios = json!({});
     let mut nanoseconds = json!({"tollgate": {}, "tollgate_fallback": {}, "governor": {}});
     let mut rounds = json!({});
-    for (kind, subjects) in [
-        ("granted", [&grants(&plenty) as Subject<'_>, &grants(&slow_plenty), &peer_grants]),
-        ("refused", [&refuses(&nothing), &refuses(&slow_nothing), &peer_refuses]),
+    for (kind, requests, subjects) in [
+        ("granted", GRANTED, [&grants(&plenty) as Subject<'_>, &grants(&slow_plenty), &peer_grants]),
+        ("refused", REFUSED, [&refuses(&nothing), &refuses(&slow_nothing), &peer_refuses]),
     ] {
         for threads in [1, 2] {
-            let [ours, fallback, peer] = compare(subjects, threads, options.rounds);
+            let [ours, fallback, peer] = compare(subjects, threads, requests, options.rounds);
             let name = format!("{kind}_threads_{threads}");
             nanoseconds["tollgate"][&name] = ours.json();
             nanoseconds["tollgate_fallback"][&name] = fallback.json();
