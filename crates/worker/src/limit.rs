@@ -41,6 +41,7 @@ impl Limit {
     ///
     /// # Errors
     /// [`AcquireError::Refused`] says when to come back; the other errors say what is wrong with the question.
+    #[inline]
     pub fn try_acquire(&self, cost: u64) -> Result<Permit, AcquireError> {
         let cell = &self.cell;
         if cost == 0 || cell.index.is_none() {
@@ -218,6 +219,7 @@ impl Cell {
     }
 
     #[cold]
+    #[inline(never)]
     fn try_slowly(self: &Arc<Cell>, cost: u64) -> Result<Permit, AcquireError> {
         if let Some(refusal) = self.refusal_elsewhere(cost) {
             return Err(refusal);

@@ -159,6 +159,7 @@ impl Permit {
 }
 
 impl Drop for Permit {
+    #[inline]
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
             local::keep(cell);
