@@ -11,7 +11,8 @@
 //! | `evict` | signal | an operator's target of zero for a worker |
 //! | `status`, `limit`, `worker`, `grants`, `configuration` | query | what the ledger shows |
 //!
-//! Handlers never block and never fail: a message that can't be read is counted and shown in `status`.
+//! Handlers never block and never fail: a message that can't be read, and a signal that is refused, is counted and shown in
+//! `status`.
 
 use crate::contracts::{CoordinatorStart, NOTICE_ACTIVITY, config_id, notice_queue};
 use crate::details;
@@ -190,7 +191,8 @@ impl Coordinator {
             }
             Err(error) => {
                 self.note("acquire", now, &error);
-                AcquireReplyJson::Refused { reason: "unreadable".to_owned(), message: error.to_string() }
+                let message = error.to_string();
+                AcquireReplyJson::Refused { reason: "unreadable".to_owned(), message, burst: None }
             }
         };
         self.show(ctx, now);
@@ -508,7 +510,7 @@ impl Coordinator {
             _ => return Ok(()),
         };
         match outcome {
-            AcquireReplyJson::Refused { reason, message } => Err(Unreadable::of(&reason, message)),
+            AcquireReplyJson::Refused { reason, message, .. } => Err(Unreadable::of(&reason, message)),
             AcquireReplyJson::Granted { .. } | AcquireReplyJson::Queued { .. } => Ok(()),
         }
     }
@@ -525,6 +527,10 @@ impl Coordinator {
         match self.ledger.apply(now, Input::Settle(Settle { id: report.id, key, used: report.used })) {
             Output::Acquired(AcquireOutcome::UnknownId) => {
                 Err(Unreadable::of("id", format!("is {id}, allowed: the id of a permit that is remembered")))
+            }
+            Output::Acquired(AcquireOutcome::NotGranted) => {
+                let problem = format!("is {}, allowed: 0, since permit {id} still waits", report.used);
+                Err(Unreadable::of("used", problem))
             }
             Output::Acquired(AcquireOutcome::UnknownLimit) => {
                 Err(Unreadable::of("limit", format!("there is no limit {limit} in this group")))
@@ -544,11 +550,11 @@ impl Coordinator {
         for (key, cell) in &self.ledger.state().cells {
             let mine = cell.strict.iter().filter(|(_, strict)| strict.client == client);
             let open = mine.filter(|(_, strict)| !matches!(strict.stage, Stage::Over { .. }));
-            // What wasn't reported counts as used: nobody can tell.
+            // What wasn't reported counts as used: nobody can tell. What waits gives its place up.
             permits.extend(open.map(|(id, strict)| Settle {
                 id: id.clone(),
                 key: key.clone(),
-                used: strict.cost,
+                used: if strict.place().is_some() { 0 } else { strict.cost },
             }));
         }
         for settle in permits {
@@ -649,10 +655,12 @@ impl Coordinator {
             let ready = |me: &Self| me.is_over(&ctx) && me.is_quiet() && ctx.all_handlers_finished();
             // A signal that comes during the task that continues as new makes the server have the task done again, by
             // a host that first replays the whole run, during which more signals come. So this waits for a task that
-            // brought none, which is short; after a reset, or when the history has grown to twice its length, it doesn't.
+            // brought none, which is short; after a reset, or when the history has grown by a third, it doesn't: then the
+            // first attempt makes the server hold signals back for the second, whose replay takes as long as the history
+            // is long, while more signals come in before it starts.
             let is_last_try = tries >= CALM_TRIES_MAX;
             let calm = |me: &Self| {
-                let is_long = ctx.history_length() >= me.events_max.saturating_mul(2);
+                let is_long = ctx.history_length() >= me.events_max.saturating_add(me.events_max / 3);
                 me.renewing || is_last_try || is_long || me.signalled_at != ledger_time(ctx.workflow_time())
             };
             let over = |me: &Self| ready(me) && calm(me);

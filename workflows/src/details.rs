@@ -37,7 +37,7 @@ pub fn coordinator(status: &StatusJson) -> String {
         let unreadable = &status.unreadable;
         let _ = writeln!(
             page,
-            "**Messages that could not be used: {}**, the last a `{}` at {}: {}\n",
+            "**{} messages refused or unreadable**, the last a `{}` at {}: {}\n",
             unreadable.count,
             unreadable.last_name,
             clock(unreadable.last_us),

@@ -186,11 +186,11 @@ fn c010_a_rate_of_zero_is_neither_unlimited_nor_due_at_once() {
     let mut granted = 0;
     for step in 0..1_000 {
         assert_eq!(none.acquires(secs(step), 1), AcquireOutcome::CostAboveBurst { burst: 0 });
-        match one.acquires(secs(step), 1) {
-            AcquireOutcome::Granted { .. } => granted += 1,
-            outcome => assert_eq!(outcome, AcquireOutcome::Queued { ahead: 0, due: None }),
-        }
-        one.settles(secs(step), 1);
+        let outcome = one.acquires(secs(step), 1);
+        let is_granted = matches!(outcome, AcquireOutcome::Granted { .. });
+        assert!(is_granted || outcome == AcquireOutcome::Queued { ahead: 0, due: None }, "{outcome:?}");
+        granted += u64::from(is_granted);
+        one.settles(secs(step), u64::from(is_granted));
     }
     assert_eq!(granted, 1);
 }
@@ -305,4 +305,48 @@ fn a_seq_that_somebody_else_sent_ahead_makes_a_new_incarnation() {
     let after = client.on_refusal(at(10), RequestError::Stale { newest: u64::MAX });
     assert_eq!(after, AfterRefusal::Reincarnate);
     assert_eq!(client.on_refusal(at(10), RequestError::Stale { newest: 3 }), AfterRefusal::GoOn);
+}
+
+#[test]
+fn a_permit_of_which_nobody_speaks_ends_by_itself_and_many_cost_few_timers() {
+    let mut books = Books::new(Rate::per_second(100), 100);
+    for step in 0..100 {
+        assert!(matches!(books.acquires(step * 9_000, 1), AcquireOutcome::Granted { .. }));
+    }
+    let mut ticks = Vec::new();
+    while let Some(due) = books.ledger.next_due() {
+        assert!(ticks.last().is_none_or(|last| due.0 >= last + secs(1)), "{due:?} after {ticks:?}");
+        books.ledger.apply(due, Input::Tick);
+        ticks.push(due.0);
+    }
+    assert!(ticks.len() <= 2, "{ticks:?}");
+    let records = &books.ledger.state().records;
+    assert_eq!(records.iter().filter(|record| record.how == Ended::Expired).count(), 100);
+    // 10 s and what a lease is counted longer than its owner does, and up to a second.
+    assert!(records.iter().all(|record| (secs(11)..=secs(14)).contains(&record.at.0)), "{records:?}");
+}
+
+#[test]
+fn a_place_that_nobody_comes_back_for_ends_by_itself() {
+    let mut books = Books::new(Rate::new(1, Span::from_secs(10)), 1);
+    assert!(matches!(books.acquires(0, 1), AcquireOutcome::Granted { .. }));
+    books.settles(0, 1);
+    assert!(matches!(books.acquires(0, 1), AcquireOutcome::Queued { .. }));
+    let due = books.ledger.next_due().unwrap();
+    books.ledger.apply(due, Input::Tick);
+    assert_eq!(books.ledger.state().records.last().unwrap().how, Ended::Abandoned);
+    assert_eq!(books.ledger.next_due(), None, "an idle ledger needs no timer");
+}
+
+#[test]
+fn a_report_of_use_costs_nobody_the_place_in_the_queue() {
+    let mut books = Books::new(Rate::per_second(1), 1);
+    assert!(books.uses(0, 1));
+    assert!(matches!(books.acquires(0, 1), AcquireOutcome::Queued { .. }));
+    assert_eq!(books.settles(10, 1), AcquireOutcome::NotGranted);
+    books.ids -= 1;
+    assert!(matches!(books.acquires(secs(1), 1), AcquireOutcome::Granted { .. }), "the place was kept");
+    // Nothing used of one that waits gives its place up.
+    assert!(matches!(books.acquires(secs(1), 1), AcquireOutcome::Queued { .. }));
+    assert_eq!(books.settles(secs(1), 0), AcquireOutcome::Ended(Ended::Abandoned));
 }

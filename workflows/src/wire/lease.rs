@@ -531,18 +531,25 @@ pub enum AcquireReplyJson {
     },
     /// No permit.
     Refused {
-        /// `cost_above_burst`, `id_taken`, `unknown_limit`, `unknown_id`, `queue_full`, `used`, `released`, `expired`, `abandoned`.
+        /// `cost_above_burst`, `id_taken`, `unknown_limit`, `unknown_id`, `queue_full`, `used`, `released`, `expired`,
+        /// `abandoned`, `not_granted`.
         reason: String,
         /// What to do.
         message: String,
+        /// With `cost_above_burst`: the burst now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        burst: Option<u64>,
     },
 }
 
 impl AcquireReplyJson {
     /// The outcome of a request for so much of a cell, as JSON carries it.
     pub fn of(outcome: AcquireOutcome, wanted: u64, key: &CellKey) -> AcquireReplyJson {
-        let refused =
-            |reason: &str, message: String| AcquireReplyJson::Refused { reason: reason.to_owned(), message };
+        let refused = |reason: &str, message: String| AcquireReplyJson::Refused {
+            reason: reason.to_owned(),
+            message,
+            burst: None,
+        };
         match outcome {
             AcquireOutcome::Granted { lease } => AcquireReplyJson::Granted { lease_ms: lease.millis() },
             AcquireOutcome::Queued { ahead, due } => {
@@ -552,10 +559,11 @@ impl AcquireReplyJson {
                 let message = "this id's permit has ended; a new permit wants a new id".to_owned();
                 refused(ended_text(how), message)
             }
-            AcquireOutcome::CostAboveBurst { burst } => refused(
-                "cost_above_burst",
-                format!("cost is {wanted}, allowed: 1 to {burst}, the burst of limit {key}"),
-            ),
+            AcquireOutcome::CostAboveBurst { burst } => AcquireReplyJson::Refused {
+                reason: "cost_above_burst".to_owned(),
+                message: format!("cost is {wanted}, allowed: 1 to {burst}, the burst of limit {key}"),
+                burst: Some(burst),
+            },
             AcquireOutcome::IdTaken { cost } => refused(
                 "id_taken",
                 format!("this id was used for a cost of {cost}; another request wants another id"),
@@ -566,6 +574,10 @@ impl AcquireReplyJson {
             AcquireOutcome::UnknownId => {
                 refused("unknown_id", "no permit with this id is remembered".to_owned())
             }
+            AcquireOutcome::NotGranted => refused(
+                "not_granted",
+                "this id's permit still waits; nothing can have been used of it".to_owned(),
+            ),
             AcquireOutcome::QueueFull => {
                 refused("queue_full", "too many strict permits wait or are out; come back later".to_owned())
             }
@@ -597,6 +609,6 @@ pub struct ReportJson {
     /// Its tier; `default` if missing.
     #[serde(default = "tier")]
     pub tier: String,
-    /// Tokens used of it; what is left goes back.
+    /// Tokens used of it; what is left goes back. Zero gives up the place of one that still waits.
     pub used: u64,
 }

@@ -31,7 +31,7 @@ pub struct StatusJson {
     pub heartbeat_ms: u64,
     /// One row per cell.
     pub limits: Vec<LimitRowJson>,
-    /// Messages that couldn't be read.
+    /// Messages that couldn't be read, and signals that were refused.
     pub unreadable: UnreadableJson,
     /// Configurations ignored since they were older than the one in force.
     #[serde(default)]
@@ -49,7 +49,7 @@ pub struct StatusJson {
     pub digest: String,
 }
 
-/// Messages that couldn't be read, counted, and the last one shown.
+/// Messages that couldn't be read, and signals that were refused: nobody can be told. Counted, and the last one shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnreadableJson {
     /// How many since the coordinator began.

@@ -141,7 +141,7 @@ fn notes(status: &StatusJson, now_us: u64) -> Vec<String> {
     let unreadable = &status.unreadable;
     if unreadable.count > 0 {
         notes.push(format!(
-            "{} unreadable, the last one {} ({}), {}: {}",
+            "{} refused or unreadable, the last one {} ({}), {}: {}",
             counted(unreadable.count, "message"),
             clock(unreadable.last_us, now_us),
             relative(unreadable.last_us, now_us),

@@ -95,7 +95,7 @@ fn what_an_operator_must_know_comes_before_the_figures() {
         shown,
         "group default · 1 worker, heartbeat every 1.0s · version 1796043797000000.3 · as of 13:04:55Z (2.0s ago)\n\
          recovering for 1m10s, until 13:06:07Z: leases are confirmed, none are raised\n\
-         3 messages unreadable, the last one 13:03:56Z (1m01s ago), signal lease: cells[0].limit: missing\u{fffd}[2J\n\
+         3 messages refused or unreadable, the last one 13:03:56Z (1m01s ago), signal lease: cells[0].limit: missing\u{fffd}[2J\n\
          1 configuration ignored since they were older than the one in force, the last one 5.2\n\
          2 resets of the coordinator noticed\n\
          \n\

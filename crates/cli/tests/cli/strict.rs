@@ -64,3 +64,34 @@ fn permits_by_signal_are_shown_and_granted_in_order_and_each_id_gets_one() {
         world.healthy_runs(&id).await;
     });
 }
+
+#[test]
+fn a_permit_of_which_nobody_speaks_ends_without_another_message() {
+    run(async {
+        let world = World::new("silent").await;
+        let _host = world.host();
+        world.tollgate_ok(&["limit", "set", "once", "--rate", "0/s", "--burst", "1"]);
+        world.status_when("the limit arrives", |status| !status.limits.is_empty()).await;
+        let id = world.coordinator();
+        let ask = |name: &str| json!({"id": name, "client": "c", "limit": "once", "lease_ms": 2_000});
+        assert_eq!(world.update(&id, "acquire", &ask("held")).await.unwrap()["status"], "granted");
+        assert_eq!(world.update(&id, "acquire", &ask("next")).await.unwrap()["status"], "queued");
+        // Nothing can have been used of what isn't granted yet: that is said, and costs nobody the place.
+        world.signal(&id, "report", wire::write(&json!({"id": "next", "limit": "once", "used": 1}))).await;
+        let status = world.status_when("the report is refused", |status| status.unreadable.count == 1).await;
+        assert!(status.unreadable.last_error.contains("still waits"), "{status:?}");
+        let shown = async |name: &str| {
+            let seen = world.query(&id, "grants", &json!({"id": name})).await;
+            seen["grants"][0]["status"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(shown("next").await, "waiting");
+        for (name, ends) in [("held", "expired"), ("next", "abandoned")] {
+            eventually(&format!("{name} is {ends}"), Duration::from_secs(30), async || {
+                let seen = shown(name).await;
+                if seen == ends { Ok(()) } else { Err(seen) }
+            })
+            .await;
+        }
+        world.healthy_runs(&id).await;
+    });
+}

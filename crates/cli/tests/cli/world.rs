@@ -36,7 +36,11 @@ const NAMESPACES: &[&str] = &[
     "load",
     "mixed",
     "crowd",
+    "thirty",
+    "flood",
+    "herd",
     "grants",
+    "silent",
     "two-hosts",
     "stopping",
     "stopping-hosts",
@@ -133,6 +137,11 @@ impl World {
     pub(crate) async fn with(server: Server, group: &str) -> World {
         let client = server.connect("default").await.unwrap_or_else(|| panic!("{}", server.child.tail()));
         World { server: Some(server), namespace: "default".to_owned(), group: group.to_owned(), client }
+    }
+
+    /// Another connection, as another process has it.
+    pub(crate) async fn connect(&self) -> Client {
+        self.server().connect(&self.namespace).await.unwrap()
     }
 
     fn server(&self) -> &Server {

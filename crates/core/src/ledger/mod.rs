@@ -340,8 +340,8 @@ impl Ledger {
         output
     }
 
-    /// When a strict permit that waits for the ledger alone may come due: drive [`Input::Tick`] then, not earlier.
-    /// `None` while nobody waits so: an idle ledger needs no timer.
+    /// When a strict permit may come due that waits for the ledger alone, or one ends by itself: drive [`Input::Tick`] then,
+    /// not earlier. `None` while there are none: an idle ledger needs no timer.
     pub fn next_due(&self) -> Option<LedgerTime> {
         self.state.cells.values().filter_map(|cell| cell.next_due(self.state.now)).min()
     }

@@ -22,6 +22,8 @@ const AUTO_WAIT_MAX: Span = Span::from_secs(24 * 3600);
 const TICK_MIN: Span = Span::from_millis(200);
 /// The ledger's own timer looks again after this when it can't say when tokens will be there.
 const TICK_UNSURE: Span = Span::from_secs(1);
+/// What ends by itself is ended at whole multiples of this, so that many permits cost few timers.
+const TICK_ENDS: Span = Span::from_secs(1);
 
 /// Somebody wants one strict permit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +49,8 @@ pub struct Settle {
     pub id: String,
     /// Its cell.
     pub key: CellKey,
-    /// Tokens used of it, at most its cost. What is left goes back.
+    /// Tokens used of it, at most its cost. What is left goes back. Nothing used of one that still waits gives its place
+    /// up.
     pub used: u64,
 }
 
@@ -82,6 +85,8 @@ pub enum AcquireOutcome {
     UnknownLimit,
     /// No such permit.
     UnknownId,
+    /// The permit still waits: nothing can have been used of it. It keeps its place.
+    NotGranted,
     /// The queue is full.
     QueueFull,
 }
@@ -161,6 +166,16 @@ impl Strict {
         match self.stage {
             Stage::Granted { expires, .. } => Some(expires),
             Stage::Waiting(_) | Stage::Over { .. } => None,
+        }
+    }
+
+    /// When it ends if nothing is said.
+    fn ends(&self) -> Option<LedgerTime> {
+        match self.stage {
+            Stage::Granted { expires, .. } => Some(expires),
+            // The place is kept up to and including that time.
+            Stage::Waiting(place) => Some(place.until + Span(1)),
+            Stage::Over { .. } => None,
         }
     }
 
@@ -257,6 +272,7 @@ impl Cell {
             Stage::Granted { expires, .. } if now >= expires => Ended::Expired,
             Stage::Granted { .. } if used > 0 => Ended::Used,
             Stage::Granted { .. } => Ended::Released,
+            Stage::Waiting(_) if used > 0 => return AcquireOutcome::NotGranted,
             Stage::Waiting(_) => Ended::Abandoned,
             Stage::Over { how, .. } => return AcquireOutcome::Ended(how),
         };
@@ -347,8 +363,16 @@ impl Cell {
         Some((first.0.clone(), first.1.cost, first.1.lease, first.2))
     }
 
+    /// When the ledger must look at this cell by itself.
     pub(super) fn next_due(&self, now: LedgerTime) -> Option<LedgerTime> {
-        let (_, cost, _, number) = self.first_auto()?;
+        let whole = |end: LedgerTime| LedgerTime(end.0.div_ceil(TICK_ENDS.0).saturating_mul(TICK_ENDS.0));
+        let ends = self.strict.values().filter_map(Strict::ends).min().map(whole);
+        self.next_auto(now).into_iter().chain(ends).min()
+    }
+
+    /// When the first of those whom the ledger serves by itself may be served.
+    fn next_auto(&self, now: LedgerTime) -> Option<LedgerTime> {
+        let (_, cost, _, number) = self.first_auto().filter(|_| !self.removed)?;
         if let Some(until) = self.recovering_until {
             return Some(until);
         }

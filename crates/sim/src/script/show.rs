@@ -169,6 +169,7 @@ pub fn acquired(outcome: &AcquireOutcome) -> String {
         AcquireOutcome::CostAboveBurst { burst } => format!("impossible: the burst is {burst}"),
         AcquireOutcome::UnknownLimit => "no such limit".to_string(),
         AcquireOutcome::UnknownId => "no such permit".to_string(),
+        AcquireOutcome::NotGranted => "still waits".to_string(),
         AcquireOutcome::QueueFull => "the queue is full".to_string(),
         AcquireOutcome::IdTaken { cost } => format!("this id has asked for {cost}"),
     }
