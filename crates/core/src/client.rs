@@ -20,8 +20,12 @@ const TIMEOUT_MIN: Span = Span::from_secs(2);
 const TIMEOUT_MAX: Span = Span::from_secs(30);
 /// After a failed attempt the same request is sent again after this, doubled with every failure.
 const RETRY_MIN: Span = Span::from_millis(100);
-/// The longest pause between attempts, before it is spread by a half.
+/// The longest pause between attempts of a small fleet, before it is spread by a half. That of a large one is as long as
+/// the ledger wants between heartbeats: the server takes ten updates of a workflow at a time and answers the eleventh by
+/// forgetting all of them, so a fleet that comes back any faster after an outage would keep itself out.
 const RETRY_MAX: Span = Span::from_secs(2);
+/// The longest pause between attempts of a process that was never answered, and so doesn't know how large its fleet is.
+const RETRY_FIRST_MAX: Span = Span::from_secs(8);
 /// Before the first reply says otherwise.
 const HEARTBEAT_FIRST: Span = Span::from_secs(1);
 /// Before the first reply says otherwise.
@@ -115,6 +119,9 @@ pub struct Client<L> {
     gap: Span,
     timeouts: u32,
     failures: u32,
+    /// Nothing is sent before this: the last attempt failed.
+    rest_until: BootTime,
+    answered: bool,
     evicted: bool,
     jitter: u64,
     rules: Rules,
@@ -309,6 +316,8 @@ impl<L: Level> Client<L> {
             gap: GAP_FIRST,
             timeouts: 0,
             failures: 0,
+            rest_until: BootTime(0),
+            answered: false,
             evicted: false,
             jitter: seed | 1,
             rules,
@@ -389,23 +398,32 @@ impl<L: Level> Client<L> {
 
     fn next_request(&mut self, now: Now) -> BootTime {
         let Some(last) = self.last_sent else { return now.boot };
-        let earliest = last.boot + self.gap;
-        let ends = self.cells.iter().filter_map(|cell| cell.mint.held());
-        // A third of the lease leaves two more tries before it ends.
-        let shortest = ends.map(|held| held.expires.since(held.sent.boot).scale_floor(1, 3)).min();
-        let regular = self.heartbeat.min(shortest.unwrap_or(self.heartbeat));
-        let regular = last.boot + self.spread(regular);
+        let earliest = (last.boot + self.gap).max(self.rest_until);
+        let regular = last.boot + self.spread(self.regular());
         let invited = self.cells.iter().filter_map(ClientCell::invited).min();
-        let regular = if self.cells.iter().all(|cell| cell.invited().is_some()) {
+        let regular = match invited {
             // Nothing is new until then.
-            let renewal = shortest.map_or(last.boot, |third| last.boot + third);
-            regular.max(renewal.min(invited.unwrap_or_default()))
-        } else {
-            regular
+            Some(invited) if self.cells.iter().all(|cell| cell.invited().is_some()) => {
+                let renewal = self.lease_third().map_or(last.boot, |third| last.boot + third);
+                regular.max(renewal.min(invited))
+            }
+            _ => regular,
         };
         let hurry = self.cells.iter().filter_map(|cell| cell.hurry(now, last.boot)).min();
         let next = regular.min(hurry.unwrap_or(regular)).max(earliest);
-        next.min(invited.map_or(next, |invited| invited.max(last.boot + INVITED_GAP)))
+        let invited = invited.map(|invited| invited.max(last.boot + INVITED_GAP).max(self.rest_until));
+        next.min(invited.unwrap_or(next))
+    }
+
+    /// How long between messages when nothing happens.
+    fn regular(&self) -> Span {
+        self.heartbeat.min(self.lease_third().unwrap_or(self.heartbeat))
+    }
+
+    /// A third of the shortest lease: it leaves two more tries before that ends.
+    fn lease_third(&self) -> Option<Span> {
+        let held = self.cells.iter().filter_map(|cell| cell.mint.held());
+        held.map(|held| held.expires.since(held.sent.boot).scale_floor(1, 3)).min()
     }
 
     fn draw_jitter(&mut self) {
@@ -450,6 +468,8 @@ impl<L: Level> Client<L> {
         self.outstanding = None;
         self.timeouts = 0;
         self.failures = 0;
+        self.rest_until = BootTime(0);
+        self.answered = true;
         self.heartbeat = reply.heartbeat;
         self.gap = reply.gap;
         self.evicted = reply.evicted;
@@ -463,13 +483,16 @@ impl<L: Level> Client<L> {
 
     /// The outstanding request did not reach the ledger, or its answer did not come back: the same bytes go out again.
     pub fn on_failure(&mut self, now: Now) {
-        let pause = Span((RETRY_MIN.0 << self.failures.min(10)).min(RETRY_MAX.0));
+        let longest = if self.answered { RETRY_MAX.max(self.regular()) } else { RETRY_FIRST_MAX };
+        let pause = Span((RETRY_MIN.0 << self.failures.min(10)).min(longest.0));
         // Half to one and a half of it: a fleet that was refused together must not come back together.
         self.draw_jitter();
         let pause = pause.scale_ceil(500 + (self.jitter >> 33) % 1_001, 1_000);
         self.failures = self.failures.saturating_add(1);
+        // Also for the next request, should this one's time be up before: otherwise a fleet would come back as one then.
+        self.rest_until = now.boot + pause;
         if let Some(outstanding) = &mut self.outstanding {
-            outstanding.retry_at = Some(now.boot + pause);
+            outstanding.retry_at = Some(self.rest_until);
         }
     }
 

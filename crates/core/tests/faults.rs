@@ -5,11 +5,12 @@
 
 use std::cell::Cell as StdCell;
 use tollgate_core::bucket::{Arrival, Level, Mint, Now, admit, after_taking};
+use tollgate_core::client::{Action, Client};
 use tollgate_core::curve::{Rate, RateCurve};
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Ended, STRICT_MAX, Settle};
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
-use tollgate_core::message::{LeaseName, LeaseTerms};
+use tollgate_core::message::{Incarnation, LeaseName, LeaseTerms};
 use tollgate_core::rules::Rules;
 use tollgate_core::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
 
@@ -282,7 +283,7 @@ fn a_wrong_figure_for_debt_does_not_close_a_limit_for_good() {
         largest: 1,
     };
     let request = tollgate_core::message::Request {
-        incarnation: tollgate_core::message::Incarnation(7),
+        incarnation: Incarnation(7),
         seq: 1,
         nonce: 0,
         worker: "w".to_owned(),
@@ -349,4 +350,49 @@ fn a_report_of_use_costs_nobody_the_place_in_the_queue() {
     // Nothing used of one that waits gives its place up.
     assert!(matches!(books.acquires(secs(1), 1), AcquireOutcome::Queued { .. }));
     assert_eq!(books.settles(secs(1), 0), AcquireOutcome::Ended(Ended::Abandoned));
+}
+
+#[test]
+fn a_fleet_that_is_refused_together_comes_back_at_the_pace_that_it_was_given() {
+    let limit = CellConfig::constant("api", Rate::per_second(100), 50, Span::from_secs(60));
+    let mut ledger = Ledger::new(Start::First, 1, LedgerTime(0));
+    let version = Version { run: 1, n: 1 };
+    let configure = Configure { version, settings: Settings::default(), cells: vec![limit] };
+    ledger.apply(LedgerTime(0), Input::Configure(configure));
+    let mut fleet: Vec<Client<Count>> = (0..100u64)
+        .map(|n| {
+            let mut client =
+                Client::new(Incarnation(u128::from(n) + 1), "w", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            client.add_cell(CellKey::of("api"), false, Count::default());
+            client
+        })
+        .collect();
+    // Refused for half a minute from the start, answered for twenty seconds, then refused for a minute.
+    let mut tries = Vec::new();
+    for now in (0..secs(110)).step_by(10_000) {
+        for client in &mut fleet {
+            let Action::Send(request) = client.poll(at(now), 0) else { continue };
+            if (secs(30)..secs(50)).contains(&now) {
+                let Output::Reply(Ok(reply)) = ledger.apply(LedgerTime(now), Input::Heartbeat(request))
+                else {
+                    panic!("a heartbeat is answered");
+                };
+                client.on_reply(at(now), &reply);
+            } else {
+                client.on_failure(at(now));
+                tries.push(now);
+            }
+        }
+    }
+    let per_second = |from: u64, to: u64| {
+        tries.iter().filter(|at| (secs(from)..secs(to)).contains(at)).count() as u64 / (to - from)
+    };
+    let most_at_once =
+        |from: u64, to: u64| (from..to).map(|second| per_second(second, second + 1)).max().unwrap_or(0);
+    // Nobody knows yet how many there are.
+    assert!(per_second(15, 30) <= 16, "{} tries a second", per_second(15, 30));
+    // The ledger wants ten messages a second of a fleet, whatever its size.
+    assert!(per_second(90, 110) <= 12, "{} tries a second", per_second(90, 110));
+    assert!(most_at_once(15, 30) <= 30 && most_at_once(90, 110) <= 30, "they come back as one");
+    assert!(per_second(90, 110) >= 5, "{} tries a second", per_second(90, 110));
 }
