@@ -149,6 +149,22 @@ pub enum AcquireError {
         /// How many there may be.
         max: usize,
     },
+    /// No strict permit can be had for that long.
+    #[error("limit {limit:?}: {error}")]
+    InvalidLease {
+        /// Which limit.
+        limit: Arc<str>,
+        /// What is allowed.
+        error: OutOfRange,
+    },
+    /// The coordinator doesn't take the question, or its answer can't be read. Asking again doesn't help.
+    #[error("limit {limit:?}: {error}")]
+    NotTaken {
+        /// Which limit.
+        limit: Arc<str>,
+        /// What is wrong.
+        error: TransportError,
+    },
 }
 
 impl AcquireError {
@@ -177,6 +193,8 @@ impl AcquireError {
             AcquireError::UnknownLimit { .. } => "unknown_limit",
             AcquireError::InvalidLimit(_) => "invalid_limit",
             AcquireError::TooManyLimits { .. } => "too_many_limits",
+            AcquireError::InvalidLease { .. } => "invalid_lease",
+            AcquireError::NotTaken { .. } => "not_taken",
         }
     }
 }
@@ -188,8 +206,8 @@ pub enum ConnectError {
     /// An option is out of its range.
     #[error("{0}")]
     Options(#[from] Unreadable),
-    /// The gate's keeper is a task: make the gate within a Tokio runtime with time enabled.
-    #[error("a gate must be made within a tokio runtime")]
+    /// Messages are sent by tasks: make the gate within a Tokio runtime with time enabled.
+    #[error("a gate, and a source of strict permits, must be made within a tokio runtime")]
     NoRuntime,
     /// The operating system gave no random bits, without which a process can't tell itself from others.
     #[error("the operating system gave no random bits: {0}")]
@@ -229,4 +247,17 @@ pub enum TransportError {
     /// The answer makes no sense.
     #[error("the answer can't be read: {0}")]
     Unreadable(String),
+}
+
+impl TransportError {
+    /// Whether the same message may get an answer later.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            TransportError::Timeout
+            | TransportError::NotFound
+            | TransportError::Busy(_)
+            | TransportError::Unreachable(_) => true,
+            TransportError::Rejected(_) | TransportError::Unreadable(_) => false,
+        }
+    }
 }

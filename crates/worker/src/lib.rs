@@ -30,8 +30,9 @@
 //!
 //! - [`gate`]: connecting, shutting down, looking at the state.
 //! - [`limit`], [`acquire`]: asking. [`permit`]: what one gets.
+//! - [`strict`]: permits that are asked of the coordinator one by one.
 //! - [`interceptor`]: asks before every activity of a Temporal worker.
-//! - [`transport`]: how heartbeats reach the coordinator.
+//! - [`transport`]: how messages reach the coordinator.
 //! - [`options`], [`error`], [`clock`].
 
 pub mod acquire;
@@ -43,6 +44,7 @@ pub mod limit;
 pub mod options;
 pub mod permit;
 pub mod state;
+pub mod strict;
 pub mod transport;
 
 mod audit;
@@ -65,3 +67,4 @@ pub use interceptor::ActivityGate;
 pub use limit::Limit;
 pub use options::Options;
 pub use permit::{CurrentPermit, Outcome, Permit};
+pub use strict::{Strict, StrictAcquire, StrictPermit};

@@ -38,6 +38,12 @@ impl Spread {
         z ^ (z >> 31)
     }
 
+    /// Anything from zero up to `bound`.
+    pub(crate) fn within(&self, bound: Duration) -> Duration {
+        let milli = u32::try_from(self.next() % 1_001).unwrap_or(0);
+        (bound / 1_000).saturating_mul(milli)
+    }
+
     /// `wait` and up to a quarter more, at least a millisecond.
     pub(crate) fn stretch(&self, wait: Duration) -> Duration {
         let wait = wait.max(Duration::from_millis(1));

@@ -10,9 +10,12 @@ use temporalio_client::{
     Client, RetryOptions, RpcOptions, UntypedSignal, UntypedUpdate, UntypedWorkflow, UntypedWorkflowHandle,
     WorkflowExecuteUpdateOptions, WorkflowSignalOptions,
 };
+use temporalio_common::data_converters::RawValue;
 use tollgate_workflows::contracts::coordinator_id;
 use tollgate_workflows::wire;
-use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson};
+use tollgate_workflows::wire::lease::{
+    AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, ReportJson,
+};
 
 /// Carries a worker's messages to the coordinator of its group.
 ///
@@ -25,11 +28,32 @@ pub trait Transport: Send + Sync + 'static {
     fn revoke(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<(), TransportError>>;
 }
 
-/// Over Temporal: update `heartbeat` and signal `revoke` of workflow `tollgate/<group>`.
+/// Carries the messages of strict permits to the coordinator of a group.
+///
+/// As with [`Transport`], whoever calls bounds how long it takes, and tries again.
+pub trait StrictTransport: Send + Sync + 'static {
+    /// Asks for one permit. A message of the same `name` is the same message sent again, and joins the earlier one where
+    /// that is still under way.
+    fn acquire(
+        &self,
+        name: String,
+        request: AcquireJson,
+    ) -> BoxFuture<'_, Result<AcquireReplyJson, TransportError>>;
+    /// Says what was used of a permit.
+    fn report(&self, report: ReportJson) -> BoxFuture<'_, Result<(), TransportError>>;
+}
+
+/// Over Temporal: the updates and signals of workflow `tollgate/<group>`.
+///
+/// Has one message under way at a time, in the order in which they come: a workflow takes ten updates at a time, and the
+/// server answers the eleventh by forgetting all of them. A process that uses a [`Gate`](crate::Gate) and a
+/// [`Strict`](crate::Strict) shares one transport between them.
 pub struct TemporalTransport {
     workflow: UntypedWorkflowHandle<Client>,
     rpc: RpcOptions,
     asked: Mutex<Asked>,
+    /// Whose turn it is to have a message under way.
+    lane: tokio::sync::Mutex<()>,
 }
 
 /// What was asked last, and how often it was answered. Part of the update's id, so that the same request sent again joins
@@ -56,11 +80,37 @@ impl TemporalTransport {
         // The keeper tries again with the same bytes and knows when that still makes sense.
         let rpc = RpcOptions::builder().timeout(timeout).retry_options(RetryOptions::no_retries()).build();
         let workflow = client.get_workflow_handle::<UntypedWorkflow>(coordinator_id(group));
-        TemporalTransport { workflow, rpc, asked: Mutex::default() }
+        TemporalTransport { workflow, rpc, asked: Mutex::default(), lane: tokio::sync::Mutex::default() }
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends an update when it is its turn, and brings the answer.
+    async fn update(&self, name: &str, id: String, input: RawValue) -> Result<RawValue, TransportError> {
+        let _turn = self.lane.lock().await;
+        let options =
+            WorkflowExecuteUpdateOptions::builder().update_id(id).rpc_options(self.rpc.clone()).build();
+        let reply = self.workflow.execute_update(UntypedUpdate::new(name), input, options).await;
+        reply.map_err(|error| match error {
+            WorkflowUpdateError::NotFound(_) => TransportError::NotFound,
+            WorkflowUpdateError::Failed(failure) => TransportError::Rejected(failure.message.clone()),
+            WorkflowUpdateError::Rpc(status) => of_status(&status),
+            other => TransportError::Unreadable(other.to_string()),
+        })
+    }
+
+    /// Sends a signal when it is its turn.
+    async fn signal(&self, name: &str, input: RawValue) -> Result<(), TransportError> {
+        let _turn = self.lane.lock().await;
+        let options = WorkflowSignalOptions::builder().rpc_options(self.rpc.clone()).build();
+        let sent = self.workflow.signal(UntypedSignal::new(name), input, options).await;
+        sent.map_err(|error| match error {
+            WorkflowInteractionError::NotFound(_) => TransportError::NotFound,
+            WorkflowInteractionError::Rpc(status) => of_status(&status),
+            other => TransportError::Rejected(other.to_string()),
+        })
     }
 }
 
@@ -68,32 +118,31 @@ impl Transport for TemporalTransport {
     fn heartbeat(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<HeartbeatReplyJson, TransportError>> {
         Box::pin(async move {
             let id = self.asked().update_id(&request);
-            let options =
-                WorkflowExecuteUpdateOptions::builder().update_id(id).rpc_options(self.rpc.clone()).build();
-            let update = UntypedUpdate::new("heartbeat");
-            let reply = self.workflow.execute_update(update, wire::write(&request), options).await;
-            let reply = reply.map_err(|error| match error {
-                WorkflowUpdateError::NotFound(_) => TransportError::NotFound,
-                WorkflowUpdateError::Failed(failure) => TransportError::Rejected(failure.message.clone()),
-                WorkflowUpdateError::Rpc(status) => of_status(&status),
-                other => TransportError::Unreadable(other.to_string()),
-            })?;
+            let answer = self.update("heartbeat", id, wire::write(&request)).await?;
             self.asked().answers += 1;
-            wire::read(&reply).map_err(|error| TransportError::Unreadable(error.to_string()))
+            wire::read(&answer).map_err(|error| TransportError::Unreadable(error.to_string()))
         })
     }
 
     fn revoke(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<(), TransportError>> {
+        Box::pin(async move { self.signal("revoke", wire::write(&request)).await })
+    }
+}
+
+impl StrictTransport for TemporalTransport {
+    fn acquire(
+        &self,
+        name: String,
+        request: AcquireJson,
+    ) -> BoxFuture<'_, Result<AcquireReplyJson, TransportError>> {
         Box::pin(async move {
-            let options = WorkflowSignalOptions::builder().rpc_options(self.rpc.clone()).build();
-            let sent =
-                self.workflow.signal(UntypedSignal::new("revoke"), wire::write(&request), options).await;
-            sent.map_err(|error| match error {
-                WorkflowInteractionError::NotFound(_) => TransportError::NotFound,
-                WorkflowInteractionError::Rpc(status) => of_status(&status),
-                other => TransportError::Rejected(other.to_string()),
-            })
+            let answer = self.update("acquire", name, wire::write(&request)).await?;
+            wire::read(&answer).map_err(|error| TransportError::Unreadable(error.to_string()))
         })
+    }
+
+    fn report(&self, report: ReportJson) -> BoxFuture<'_, Result<(), TransportError>> {
+        Box::pin(async move { self.signal("report", wire::write(&report)).await })
     }
 }
 
@@ -103,6 +152,8 @@ fn of_status(status: &Status) -> TransportError {
         // The client reports its own deadline as a cancellation.
         Code::Cancelled | Code::DeadlineExceeded => TransportError::Timeout,
         Code::NotFound => TransportError::NotFound,
+        // The server forgets the updates that are under way when it refuses one more.
+        Code::Unavailable if message.contains("aborted") => TransportError::Busy(message),
         // A workflow task failed under the update, as happens when the coordinator continues as new.
         Code::FailedPrecondition | Code::ResourceExhausted | Code::Aborted => TransportError::Busy(message),
         Code::InvalidArgument | Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented => {

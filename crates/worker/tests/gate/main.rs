@@ -11,4 +11,5 @@ mod asking;
 mod forking;
 mod leases;
 mod logs;
+mod strict;
 mod world;

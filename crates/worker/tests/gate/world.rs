@@ -13,14 +13,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::bucket::Now;
 use tollgate_core::curve::Rate;
+use tollgate_core::ledger::strict::{AcquireOutcome, Settle, Stage};
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
-use tollgate_core::limit::{CellConfig, Version};
+use tollgate_core::limit::{CellConfig, CellKey, Version};
 use tollgate_core::message::RequestError;
 use tollgate_core::units::{BootTime, LedgerTime, Span, WallTime};
 use tollgate_worker::clock::Clock;
-use tollgate_worker::transport::Transport;
-use tollgate_worker::{Gate, Options, TransportError};
-use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson};
+use tollgate_worker::transport::{StrictTransport, Transport};
+use tollgate_worker::{Gate, Options, Strict, TransportError};
+use tollgate_workflows::wire::lease::{
+    AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, ReportJson,
+};
 use tollgate_workflows::wire::{read, write};
 
 type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -65,6 +68,8 @@ pub(crate) struct World {
     pub(crate) sent: Mutex<Vec<HeartbeatJson>>,
     pub(crate) revoked: Mutex<Vec<HeartbeatJson>>,
     pub(crate) each_way: Duration,
+    /// Messages about strict permits that are under way, and the most that were.
+    under_way: Mutex<(usize, usize)>,
     configured: AtomicU64,
 }
 
@@ -78,6 +83,7 @@ impl World {
             sent: Mutex::default(),
             revoked: Mutex::default(),
             each_way: Duration::from_millis(5),
+            under_way: Mutex::default(),
             configured: AtomicU64::new(0),
         };
         world.configure(cells);
@@ -101,6 +107,29 @@ impl World {
         ledger.state().cells.iter().filter(|(key, _)| key.limit == limit).map(|(_, cell)| cell.used).sum()
     }
 
+    /// Strict permits that wait and that are out.
+    pub(crate) fn strict_open(&self) -> usize {
+        let ledger = self.ledger.lock().unwrap();
+        let all = ledger.state().cells.values().flat_map(|cell| cell.strict.values());
+        all.filter(|strict| !matches!(strict.stage, Stage::Over { .. })).count()
+    }
+
+    /// The most messages about strict permits that were under way at once.
+    pub(crate) fn most_under_way(&self) -> usize {
+        self.under_way.lock().unwrap().1
+    }
+
+    pub(crate) fn strict(self: &Arc<World>) -> Strict {
+        let clock = Arc::new(TestClock { start: self.start, slept_us: AtomicU64::new(0) });
+        Strict::with_transport(Arc::new(Wire(self.clone())), clock).unwrap()
+    }
+
+    /// What becomes of the next message.
+    fn fate(&self) -> Option<Fate> {
+        let next = self.fates.lock().unwrap().pop_front();
+        next.or(*self.always.lock().unwrap())
+    }
+
     pub(crate) fn gate(self: &Arc<World>, options: Options) -> Gate {
         self.gate_with_clock(options).0
     }
@@ -119,8 +148,7 @@ impl Transport for Wire {
         let world = &self.0;
         Box::pin(async move {
             world.sent.lock().unwrap().push(request.clone());
-            let next = world.fates.lock().unwrap().pop_front();
-            let fate = next.or(*world.always.lock().unwrap());
+            let fate = world.fate();
             tokio::time::sleep(world.each_way).await;
             let lost = Err(TransportError::Unreachable("lost".to_owned()));
             match fate {
@@ -147,6 +175,65 @@ impl Transport for Wire {
             world.revoked.lock().unwrap().push(request.clone());
             world.apply(Input::Revoke(request.check().unwrap()));
             Ok(())
+        })
+    }
+}
+
+impl Wire {
+    /// Carries a message about a strict permit, and the answer back.
+    async fn carry(&self, input: Input) -> Result<AcquireOutcome, TransportError> {
+        let world = &self.0;
+        let fate = world.fate();
+        let _under_way = UnderWay::new(world);
+        tokio::time::sleep(world.each_way).await;
+        let busy = Err(TransportError::Busy("ten are under way".to_owned()));
+        match fate {
+            Some(Fate::Lost | Fate::Burned) => return busy,
+            Some(Fate::Silent) => std::future::pending().await,
+            Some(Fate::ReplyLost) | None => {}
+        }
+        let Output::Acquired(outcome) = world.apply(input) else { panic!() };
+        tokio::time::sleep(world.each_way).await;
+        if fate == Some(Fate::ReplyLost) { busy } else { Ok(outcome) }
+    }
+}
+
+/// Counts one message while it is under way.
+struct UnderWay<'a>(&'a World);
+
+impl UnderWay<'_> {
+    fn new(world: &World) -> UnderWay<'_> {
+        let mut under_way = world.under_way.lock().unwrap();
+        under_way.0 += 1;
+        under_way.1 = under_way.1.max(under_way.0);
+        UnderWay(world)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.lock().unwrap().0 -= 1;
+    }
+}
+
+impl StrictTransport for Wire {
+    fn acquire(
+        &self,
+        _name: String,
+        request: AcquireJson,
+    ) -> BoxFuture<'_, Result<AcquireReplyJson, TransportError>> {
+        Box::pin(async move {
+            let acquire = request.check(false).unwrap();
+            let (cost, key) = (acquire.cost, acquire.key.clone());
+            let outcome = self.carry(Input::Acquire(acquire)).await?;
+            Ok(read(&write(&AcquireReplyJson::of(outcome, cost, &key))).unwrap())
+        })
+    }
+
+    fn report(&self, report: ReportJson) -> BoxFuture<'_, Result<(), TransportError>> {
+        Box::pin(async move {
+            let key = CellKey { limit: report.limit, meter: report.meter, tier: report.tier };
+            self.carry(Input::Settle(Settle { id: report.id, key, used: report.used })).await.map(drop)
         })
     }
 }
