@@ -160,7 +160,7 @@ impl Worker {
 
 /// Waits before another try: anywhere up to a bound that doubles. Trying again soon, or all at once, keeps a workflow with
 /// too many updates in flight from ever finishing one.
-pub(crate) async fn back_off(attempt: u32, seed: u64) {
+async fn back_off(attempt: u32, seed: u64) {
     let bound = (RETRY_MIN * 2u32.pow(attempt.min(10))).min(RETRY_MAX);
     let mixed = (seed ^ u64::from(attempt) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let part = u32::try_from(mixed >> 54).unwrap();

@@ -1,13 +1,16 @@
 //! Many messages: none lost, none twice, no run too long, and no error reaches a worker.
 
-use crate::fleet::{Log, Worker, back_off};
-use crate::world::{Sent, World, eventually, run, update_once};
+use crate::fleet::{Log, Worker};
+use crate::past::Run;
+use crate::world::{World, eventually, run};
 use futures_util::future::join_all;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
+use tollgate_worker::state::Coordinator;
+use tollgate_worker::{Gate, Options, Strict};
 use tollgate_workflows::wire;
 
 /// Workers of a load.
@@ -163,57 +166,153 @@ fn signals_among_heartbeats_are_all_handled_once_across_continue_as_new() {
     });
 }
 
+/// Lets as many workers, each a process with a connection of its own, have as many callers each that acquire permits one
+/// after another. Every one is granted; none takes longer than it can unless updates abort each other.
+async fn crowd(namespace: &str, workers: u64, callers: u64, each: u64) {
+    let world = World::new(namespace).await;
+    let _host = world.host();
+    world.tollgate_ok(&["limit", "set", "once", "--rate", "0/s", "--burst", "100000"]);
+    world.status_when("the limit arrives", |status| !status.limits.is_empty()).await;
+    let began = Instant::now();
+    let mut tasks = Vec::new();
+    let mut processes = Vec::new();
+    for _ in 0..workers {
+        let strict = Strict::new(&world.connect().await, &world.group).unwrap();
+        for _ in 0..callers {
+            let strict = strict.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut took = Vec::new();
+                for _ in 0..each {
+                    let began = Instant::now();
+                    let permit = strict.acquire("once").lease(Duration::from_secs(60)).await;
+                    let permit = permit.unwrap_or_else(|error| panic!("an error reached a caller: {error}"));
+                    took.push(began.elapsed());
+                    assert!(permit.is_valid());
+                    permit.used(1);
+                }
+                took
+            }));
+        }
+        processes.push(strict);
+    }
+    let mut log = Log::default();
+    for took in join_all(tasks).await {
+        log.took.extend(took.unwrap());
+    }
+    let took = began.elapsed();
+    join_all(processes.iter().map(Strict::flush)).await;
+    let count = workers * callers * each;
+    assert_eq!(log.took.len() as u64, count);
+    let status = world.status_when("all is reported", |status| status.limits[0].cap_milli == 0).await;
+    assert_eq!(
+        status.limits[0].free_milli,
+        (100_000 - count) * 1_000,
+        "one token for each: {:?}",
+        status.limits[0]
+    );
+    assert_eq!((status.limits[0].used, status.unreadable.count), (count, 0), "{status:?}");
+    let runs = world.healthy_runs(&world.coordinator()).await;
+    let updates = runs.iter().map(Run::updates).max().unwrap_or(0);
+    let failed: usize = runs.iter().map(|run| run.failures().len()).sum();
+    let (p50, p99, slowest) = log.percentiles();
+    println!(
+        "{count} acquires by {workers} workers with {callers} callers each: {:.1} s, p50 {p50:?}, p99 {p99:?}, slowest \
+         {slowest:?}; {} runs, at most {updates} updates in one, {failed} tasks done again",
+        took.as_secs_f64(),
+        runs.len()
+    );
+    assert!(updates < 2_000, "a run took {updates} updates");
+    // Where each refusal aborts the others, the slowest ones take a minute.
+    assert!(slowest < Duration::from_secs(20), "the slowest took {slowest:?}");
+}
+
 #[test]
 fn a_crowd_of_acquires_gets_no_limit_error_and_each_id_one_permit() {
+    run(crowd("crowd", 10, 5, 100));
+}
+
+#[test]
+fn thirty_processes_at_once_do_not_abort_each_other() {
+    run(crowd("thirty", 30, 1, 30));
+}
+
+#[test]
+fn a_flood_of_signals_is_handled_once_and_makes_no_run_too_long() {
     run(async {
-        let world = Arc::new(World::new("crowd").await);
+        let world = World::new("flood").await;
         let _host = world.host();
         world.tollgate_ok(&["limit", "set", "once", "--rate", "0/s", "--burst", "100000"]);
         world.status_when("the limit arrives", |status| !status.limits.is_empty()).await;
-        let (callers, each) = (20, 30);
+        let id = world.coordinator();
+        let (senders, each, permits) = (64, 63, 15);
         let began = Instant::now();
-        let tasks = (0..callers).map(|caller| {
-            let world = Arc::clone(&world);
-            tokio::spawn(async move {
-                let handle = world.handle(&world.coordinator());
-                let (mut took, mut tries) = (Vec::new(), 0u64);
-                for n in 0..each {
-                    let input =
-                        json!({"id": format!("{caller}-{n}"), "client": "c", "limit": "once", "lease_ms": 120_000});
-                    let began = Instant::now();
-                    let mut attempt = 0;
-                    let granted: Value = loop {
-                        let id = Some(format!("{caller}-{n}"));
-                        match update_once(&handle, "acquire", wire::write(&input), id).await {
-                            Ok(value) => break crate::world::read(&value),
-                            Err(Sent::Refused(problem)) => panic!("an error reached the caller: {problem}"),
-                            Err(Sent::Again(problem)) => {
-                                assert!(began.elapsed() < Duration::from_secs(60), "{problem}");
-                                tries += 1;
-                                back_off(attempt, caller * 1_000_003 + n).await;
-                                attempt += 1;
-                            }
-                        }
-                    };
-                    assert_eq!(granted["status"], "granted", "{granted}");
-                    took.push(began.elapsed());
-                }
-                (took, tries)
-            })
+        let sent = (0..senders).map(async |sender| {
+            for n in 0..each {
+                let name = format!("{sender}-{n}");
+                let permit = json!({"id": name, "client": "c", "limit": "once", "lease_ms": 120_000});
+                let input = if n % 4 == 0 && n / 4 < permits {
+                    wire::write(&permit)
+                } else {
+                    wire::payload("json/plain", b"{nope".to_vec())
+                };
+                world.signal(&id, "lease", input).await;
+            }
         });
-        let done: Vec<_> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
-        let mut log = Log::default();
-        let tries: u64 = done.iter().map(|(_, tries)| tries).sum();
-        done.into_iter().for_each(|(took, _)| log.took.extend(took));
-        let (p50, p99, slowest) = log.percentiles();
-        let count = log.took.len();
+        join_all(sent).await;
+        let took = began.elapsed();
+        let (granted, refused) = (senders * permits, senders * (each - permits));
+        let status =
+            world.status_when("every signal is handled", |status| status.unreadable.count >= refused).await;
+        assert_eq!(status.unreadable.count, refused, "every signal is counted once");
+        assert_eq!(status.limits[0].free_milli, (100_000 - granted) * 1_000, "{:?}", status.limits[0]);
+        let runs = world.healthy_runs(&id).await;
+        let lengths: Vec<usize> = runs.iter().map(|run| run.events.len()).collect();
+        let failed: Vec<_> = runs.iter().map(Run::failed_at).collect();
         println!(
-            "{count} acquires, {callers} at once: {:.1} s, p50 {p50:?}, p99 {p99:?}, slowest {slowest:?}, {tries} tries again",
-            began.elapsed().as_secs_f64()
+            "{} signals by {senders} senders: {:.1} s; runs of {lengths:?} events, tasks done again: {failed:?}",
+            senders * each,
+            took.as_secs_f64()
         );
-        let status = world.status().await;
-        let left = (100_000 - count as u64) * 1_000;
-        assert_eq!(status.limits[0].free_milli, left, "one token for each id: {:?}", status.limits[0]);
+        assert!(runs.len() > 1, "no continue-as-new: the load was too light to show anything");
+    });
+}
+
+#[test]
+fn forty_gates_come_back_after_an_outage_of_the_coordinator_host() {
+    run(async {
+        let world = World::new("herd").await;
+        let host = world.host();
+        world.tollgate_ok(&["limit", "set", "api", "--rate", "400/s", "--burst", "80", "--lease", "30s"]);
+        world.status_when("the limit arrives", |status| !status.limits.is_empty()).await;
+        let mut gates = Vec::new();
+        for _ in 0..40 {
+            let options = Options::new().group(&*world.group).limit("api").notices(false);
+            gates.push(Gate::connect(world.connect().await, options).await.unwrap());
+        }
+        let answered = |gate: &&Gate| gate.state().coordinator == Coordinator::Reachable;
+        let all = async |what: &str, wanted: bool| {
+            let began = Instant::now();
+            eventually(what, Duration::from_secs(90), async || {
+                let count = gates.iter().filter(|gate| answered(gate) == wanted).count();
+                if count == gates.len() {
+                    Ok(began.elapsed())
+                } else {
+                    Err(format!("{count} of {}", gates.len()))
+                }
+            })
+            .await
+        };
+        let took = all("all gates are answered", true).await;
+        println!("{} gates: all answered within {took:?} of the last one's start", gates.len());
+        tokio::task::block_in_place(|| host.kill());
+        let took = all("all gates notice", false).await;
+        let _host = world.host();
+        let back = all("all gates are answered again", true).await;
+        println!(
+            "{} gates: all noticed an outage within {took:?}, and were answered {back:?} after it",
+            gates.len()
+        );
+        assert!(back < Duration::from_secs(30), "the herd took {back:?}");
         world.healthy_runs(&world.coordinator()).await;
     });
 }

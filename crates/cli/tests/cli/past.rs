@@ -34,6 +34,23 @@ impl Run {
         self.events.iter().filter(is_end).map(|event| event.event_id).collect()
     }
 
+    /// How many updates it took.
+    pub(crate) fn updates(&self) -> usize {
+        let is_accepted = |event: &&HistoryEvent| {
+            matches!(event.attributes, Some(Attributes::WorkflowExecutionUpdateAcceptedEventAttributes(_)))
+        };
+        self.events.iter().filter(is_accepted).count()
+    }
+
+    /// Where tasks failed, and why.
+    pub(crate) fn failed_at(&self) -> Vec<(i64, WorkflowTaskFailedCause)> {
+        let of = |event: &HistoryEvent| match event.attributes.as_ref()? {
+            Attributes::WorkflowTaskFailedEventAttributes(failed) => Some((event.event_id, failed.cause())),
+            _ => None,
+        };
+        self.events.iter().filter_map(of).collect()
+    }
+
     /// Causes and texts of failed workflow tasks.
     pub(crate) fn failures(&self) -> Vec<(WorkflowTaskFailedCause, String)> {
         let of = |event: &HistoryEvent| match event.attributes.as_ref()? {
