@@ -79,6 +79,10 @@ pub fn read_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unreadable> {
             text.len()
         )));
     }
+    // Looking for the path of an error takes as long as reading: only where there is one.
+    if let Ok(value) = serde_json::from_slice(text) {
+        return Ok(value);
+    }
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

@@ -2,6 +2,7 @@
 //!
 //! - [`BENCHES`] lists what is measured; most of it by two programs, `real` of `tollgate-cli` (a Temporal server) and `core`
 //!   of `tollgate-sim` (none), which print one JSON object each.
+//! - `acquire` of `tollgate-worker` measures the hot path; [`instructions`] counts what times don't show on a busy machine.
 //! - [`accuracy`] is measured here, with the demo's processes. [`redis`] finds the peer of `decision`.
 //! - [`report`] writes BENCHMARKS.md and its pictures ([`plot`]); [`machine`] says where they come from.
 //!
@@ -47,6 +48,14 @@ pub struct BenchOptions {
     #[arg(long)]
     pub quick: bool,
 
+    /// Count the instructions of one acquire and one heartbeat instead, and fail if they grew by more than a tenth.
+    #[arg(long, conflicts_with_all = ["names", "quick", "json"])]
+    pub check: bool,
+
+    /// Count them, and keep the counts for later checks.
+    #[arg(long, conflicts_with_all = ["names", "quick", "json", "check"])]
+    pub bless: bool,
+
     /// Take the figures from this file instead of measuring, and write BENCHMARKS.md from them.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "quick", "json"])]
     pub from: Option<PathBuf>,
@@ -74,6 +83,11 @@ pub enum By {
 
 /// All benchmarks, in their order: those that need a quiet machine most come first.
 pub const BENCHES: &[Bench] = &[
+    Bench {
+        name: "acquire",
+        purpose: "one permit from the local bucket against governor, on one thread and on two",
+        by: By::Program("acquire"),
+    },
     Bench {
         name: "growth",
         purpose: "cost of a heartbeat in the ledger as workers and limits grow",
@@ -112,6 +126,13 @@ pub fn run(workspace: &Workspace, options: &BenchOptions) -> Result<()> {
     if options.list {
         for bench in BENCHES {
             println!("{:12} {}", bench.name, bench.purpose);
+        }
+        return Ok(());
+    }
+    if options.check || options.bless {
+        let mode = if options.bless { instructions::Mode::Bless } else { instructions::Mode::Check };
+        for (name, count) in instructions::run(workspace, mode)? {
+            println!("{name:12} {count:>9} instructions");
         }
         return Ok(());
     }
@@ -227,9 +248,11 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 /// Runs a program; its part of the figures is what it prints under the benchmark's name.
 fn program_says(workspace: &Workspace, path: &PathBuf, bench: &Bench, quick: bool) -> Result<Value> {
     let mut command = Command::new(path);
-    command.arg(bench.name).current_dir(workspace.root());
-    if quick {
-        command.arg("--quick");
+    command.current_dir(workspace.root());
+    if bench.name == "acquire" {
+        command.arg("--json").args(quick.then_some(["--rounds", "21"]).into_iter().flatten());
+    } else {
+        command.arg(bench.name).args(quick.then_some("--quick"));
     }
     if bench.by == By::Program("real") {
         command.env(temporal_cli::OVERRIDE_VARIABLE, temporal_cli::find_or_fetch(workspace.root())?.path);

@@ -29,6 +29,9 @@ const fn at_least(figure: &'static str, least: f64) -> Wanted {
 }
 
 const WANTED: &[Wanted] = &[
+    at_most("acquire.ratio_to_governor.threads_1", 0.7),
+    at_most("acquire.ratio_to_governor.fallback_threads_1", 1.3),
+    at_most("acquire.ratio_to_governor.threads_2", 0.25),
     at_least("coordinator.ratio_to_bare.in_flight_8.limits_10", 0.85),
     at_most("growth.shares.ratio_2000_to_10_workers", 20.0),
     at_most("growth.tokens.ratio_2000_to_10_workers", 20.0),
@@ -53,6 +56,17 @@ struct Section {
 }
 
 const SECTIONS: &[Section] = &[
+    Section {
+        name: "acquire",
+        title: "One permit from the local bucket",
+        text: "`try_acquire` as its users call it, and `check` of governor's direct limiter with its default clock, in short rounds that \
+               take turns; medians of undisturbed rounds. With two threads both take from one limit. `fallback` reads CLOCK_BOOTTIME \
+               for every permit, as on machines without a steady counter. governor keeps no count for a fleet, gives nothing back, \
+               and can't be changed while it runs: it is here as the fastest known check of its kind. A refusal is an answer with a \
+               reason and a time, and takes a look at the queue and the lease: it is slower than governor's.",
+        tables: acquire_tables,
+        pictures: |_| Vec::new(),
+    },
     Section {
         name: "coordinator",
         title: "Heartbeats through the coordinator",
@@ -112,7 +126,7 @@ const SECTIONS: &[Section] = &[
         name: "state",
         title: "Continue-as-new",
         text: "What a coordinator carries into its next run when every worker holds a lease of each of its limits and another one is on \
-               its way: size, time to write it (protobuf) and to take it up. A group holds up to 16,000 pairs of worker and limit. \
+               its way: size, time to write it (protobuf) and to take it up. A group holds up to 13,000 pairs of worker and limit. \
                Temporal takes inputs of up to 2 MiB by default.",
         tables: state_tables,
         pictures: |_| Vec::new(),
@@ -502,6 +516,28 @@ fn replay_tables(figures: &Figures<'_>) -> String {
         figures.short("replay.ratio_to_bare"),
         figures.short("replay.part_of_task_timeout"),
     )
+}
+
+fn acquire_tables(figures: &Figures<'_>) -> String {
+    let rows =
+        [("granted", "ratio_to_governor"), ("refused", "ratio_to_governor_refused")].map(|(kind, ratios)| {
+            [1, 2].map(|threads| {
+                let of =
+                    |who: &str| figures.short(&format!("acquire.nanoseconds.{who}.{kind}_threads_{threads}"));
+                let ratio = |name: &str| figures.short(&format!("acquire.{ratios}.{name}threads_{threads}"));
+                vec![
+                    format!("{kind}, {threads} thread{}", if threads == 1 { "" } else { "s" }),
+                    of("tollgate"),
+                    of("tollgate_fallback"),
+                    of("governor"),
+                    ratio(""),
+                    ratio("fallback_"),
+                ]
+            })
+        });
+    let rows: Vec<Vec<String>> = rows.into_iter().flatten().collect();
+    let head = ["", "tollgate, ns", "fallback, ns", "governor, ns", "ratio", "ratio of fallback"];
+    format!("Clock: {}.\n\n{}", figures.text("acquire.clock"), table(&head, &rows))
 }
 
 fn state_tables(figures: &Figures<'_>) -> String {

@@ -136,7 +136,8 @@ fn choose(cell: &Cell, reason: KindReason) -> Kind {
     if fits {
         return if per_heartbeat_milli >= factor * SHARES_MILLI_MIN { Kind::Shares } else { Kind::Tokens };
     }
-    let factor = if cell.kind == Kind::Turns { 2 } else { 1 };
+    // Even where the whole burst could just go round in time, half of it waits for its turn to be asked for.
+    let factor = if cell.kind == Kind::Turns { 4 } else { 2 };
     if per_round.saturating_mul(factor) > burst { Kind::Turns } else { Kind::Tokens }
 }
 

@@ -27,8 +27,8 @@ use strict::{Acquire, AcquireOutcome, GrantRecord, Settle};
 pub const CELLS_MAX: usize = 1_000;
 /// The most workers in one group, tombstones included. A larger fleet wants more groups.
 pub const WORKERS_MAX: usize = 2_000;
-/// The most (worker, cell) pairs in one group: at about 60 bytes each, the state stays below 1 MiB.
-pub const HOLDINGS_MAX: usize = 16_000;
+/// The most (worker, cell) pairs in one group: at about 75 bytes each, the state stays below 1 MiB.
+pub const HOLDINGS_MAX: usize = 13_000;
 /// How many ended strict grants the `grants` query can show.
 pub const GRANT_RECORDS_MAX: usize = 256;
 /// How often entries that have ended are swept, at the earliest: the sweep costs a walk over all holders.

@@ -89,7 +89,7 @@ fn jobs(rng: &mut Rng, length: u64) -> Scenario {
         loads.extend((0..clients).map(|_| unsteady(rng, each, length)));
     }
     let mut scenario = fleet(rng, Rate::per_second(500), 500, 60, length, loads);
-    scenario.tick = 150_000;
+    scenario.tick = 250_000;
     scenario
 }
 
@@ -190,7 +190,7 @@ fn rolling_restart(rng: &mut Rng) -> Scenario {
 
 /// From nobody to 2,000 workers within ten seconds.
 fn flood(rng: &mut Rng) -> Scenario {
-    let length = 2 * MINUTE;
+    let length = 45 * SECOND;
     let loads = vec![Load::steady(2_000); 2_000];
     let mut scenario = fleet(rng, Rate::per_second(2_000), 4_000, 90, length, loads);
     for (at, _) in &mut scenario.happenings {
@@ -204,23 +204,23 @@ fn flood(rng: &mut Rng) -> Scenario {
 
 /// 100 an hour for 50 workers that always have work.
 fn tiny(rng: &mut Rng) -> Scenario {
-    let length = 180 * MINUTE;
+    let length = 120 * MINUTE;
     let loads = vec![Load::steady(3); 50];
     let rate = Rate { micro_tokens: 100_000_000, period: Span::from_secs(3_600) };
     let mut scenario = fleet(rng, rate, 10, 60, length, loads);
     scenario.tick = SECOND;
     scenario.patience = 24 * 60 * MINUTE;
-    scenario.window = 150 * MINUTE;
+    scenario.window = 100 * MINUTE;
     scenario.served_within = 90 * MINUTE;
     scenario
 }
 
 /// 100 a second for 20 workers, of which only five can hold a token at a time.
 fn small_burst(rng: &mut Rng) -> Scenario {
-    let length = 5 * MINUTE;
+    let length = 4 * MINUTE;
     let loads = vec![Load::steady(6_000); 20];
     let mut scenario = fleet(rng, Rate::per_second(100), 5, 15, length, loads);
-    scenario.tick = 5_000;
+    scenario.tick = 10_000;
     scenario.patience = MINUTE;
     scenario.window = MINUTE;
     scenario
