@@ -1,6 +1,7 @@
 //! Leases: what happens to them when messages, coordinators and processes fail.
 
 use crate::world::{Fate, World, limit, pass};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::limit::CellConfig;
@@ -241,4 +242,22 @@ async fn a_machine_that_slept_finds_its_lease_ended() {
     clock.slept_us.store(60_000_000, std::sync::atomic::Ordering::Relaxed);
     pass(500).await;
     assert!(gate.limit("api").try_acquire(1).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_ends_all_leases_until_they_are_granted_anew() {
+    let world = World::new(vec![limit("api", 50, 16)]);
+    let (gate, clock) = world.gate_with_clock(Options::new().limit("api"));
+    pass(100).await;
+    let api = gate.limit("api");
+    assert!(api.try_acquire(1).is_ok());
+    *world.always.lock().unwrap() = Some(Fate::Lost);
+    clock.jumped.store(true, Ordering::Relaxed);
+    // The keeper's next round, and no answer after it.
+    pass(2_000).await;
+    let refused = api.try_acquire(1).unwrap_err();
+    assert!(refused.reason().is_some(), "{refused}");
+    *world.always.lock().unwrap() = None;
+    pass(5_000).await;
+    assert!(api.try_acquire(1).is_ok());
 }

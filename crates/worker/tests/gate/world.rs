@@ -7,7 +7,7 @@
 )]
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -33,6 +33,8 @@ pub(crate) struct TestClock {
     start: Instant,
     /// Wall time that elapsed time knows nothing of.
     pub(crate) slept_us: AtomicU64,
+    /// Whether it says, when asked next, that it has not run true.
+    pub(crate) jumped: AtomicBool,
 }
 
 impl Clock for TestClock {
@@ -42,6 +44,9 @@ impl Clock for TestClock {
     fn now(&self) -> Now {
         let boot = self.boot();
         Now { boot, wall: WallTime(1_000_000_000_000 + boot.0 + self.slept_us.load(Ordering::Relaxed)) }
+    }
+    fn is_steady(&self) -> bool {
+        !self.jumped.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -120,7 +125,11 @@ impl World {
     }
 
     pub(crate) fn strict(self: &Arc<World>) -> Strict {
-        let clock = Arc::new(TestClock { start: self.start, slept_us: AtomicU64::new(0) });
+        let clock = Arc::new(TestClock {
+            start: self.start,
+            slept_us: AtomicU64::new(0),
+            jumped: AtomicBool::new(false),
+        });
         Strict::with_transport(Arc::new(Wire(self.clone())), clock).unwrap()
     }
 
@@ -135,7 +144,11 @@ impl World {
     }
 
     pub(crate) fn gate_with_clock(self: &Arc<World>, options: Options) -> (Gate, Arc<TestClock>) {
-        let clock = Arc::new(TestClock { start: self.start, slept_us: AtomicU64::new(0) });
+        let clock = Arc::new(TestClock {
+            start: self.start,
+            slept_us: AtomicU64::new(0),
+            jumped: AtomicBool::new(false),
+        });
         let options = options.clock(clock.clone());
         (Gate::with_transport(Arc::new(Wire(self.clone())), options).unwrap(), clock)
     }
