@@ -18,12 +18,19 @@ use alloc::vec::Vec;
 const TIMEOUT_MIN: Span = Span::from_secs(2);
 /// The longest wait for an answer.
 const TIMEOUT_MAX: Span = Span::from_secs(30);
-/// After a failed attempt the same request is sent again after this, doubled with every failure.
+/// After a failed attempt the same request is sent again after this, doubled with every failure. A fleet whose heartbeat is
+/// longer than [`HEARTBEAT_FIRST`] has more than ten processes, and can refuse itself: it begins with half of its heartbeat.
 const RETRY_MIN: Span = Span::from_millis(100);
-/// The longest pause between attempts of a small fleet, before it is spread by a half. That of a large one is as long as
-/// the ledger wants between heartbeats: the server takes ten updates of a workflow at a time and answers the eleventh by
-/// forgetting all of them, so a fleet that comes back any faster after an outage would keep itself out.
+/// The longest pause between attempts of a small fleet, before it is spread by a half. That of a large one is
+/// [`RETRY_HEARTBEATS`].
 const RETRY_MAX: Span = Span::from_secs(2);
+/// The longest pause of a large fleet, in heartbeats; one heartbeat is as long as ten messages a second of the whole fleet
+/// allow. The server takes ten updates of a workflow at a time. Refusing one more it forgets the ten, and the task that the
+/// host is at with them; the host replays the whole run before the next one. So a fleet gets through only when fewer than
+/// ten come in such a time, a second or two, whatever that costs in leases.
+const RETRY_HEARTBEATS: u64 = 2;
+/// The longest pause of any.
+const RETRY_LARGE_MAX: Span = Span::from_secs(30);
 /// The longest pause between attempts of a process that was never answered, and so doesn't know how large its fleet is.
 const RETRY_FIRST_MAX: Span = Span::from_secs(8);
 /// Before the first reply says otherwise.
@@ -483,8 +490,14 @@ impl<L: Level> Client<L> {
 
     /// The outstanding request did not reach the ledger, or its answer did not come back: the same bytes go out again.
     pub fn on_failure(&mut self, now: Now) {
-        let longest = if self.answered { RETRY_MAX.max(self.regular()) } else { RETRY_FIRST_MAX };
-        let pause = Span((RETRY_MIN.0 << self.failures.min(10)).min(longest.0));
+        let longest = if self.answered {
+            self.heartbeat.scale_floor(RETRY_HEARTBEATS, 1).min(RETRY_LARGE_MAX).max(RETRY_MAX)
+        } else {
+            RETRY_FIRST_MAX
+        };
+        let is_large = self.heartbeat > HEARTBEAT_FIRST;
+        let first = if is_large { RETRY_MIN.max(self.heartbeat.scale_floor(1, 2)) } else { RETRY_MIN };
+        let pause = Span((first.0 << self.failures.min(10)).min(longest.0));
         // Half to one and a half of it: a fleet that was refused together must not come back together.
         self.draw_jitter();
         let pause = pause.scale_ceil(500 + (self.jitter >> 33) % 1_001, 1_000);

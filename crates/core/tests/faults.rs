@@ -391,8 +391,9 @@ fn a_fleet_that_is_refused_together_comes_back_at_the_pace_that_it_was_given() {
         |from: u64, to: u64| (from..to).map(|second| per_second(second, second + 1)).max().unwrap_or(0);
     // Nobody knows yet how many there are.
     assert!(per_second(15, 30) <= 16, "{} tries a second", per_second(15, 30));
-    // The ledger wants ten messages a second of a fleet, whatever its size.
-    assert!(per_second(90, 110) <= 12, "{} tries a second", per_second(90, 110));
+    assert!(per_second(50, 60) <= 30, "{} tries a second", per_second(50, 60));
+    // Half of what the ledger wants of a fleet of any size, so that what the server forgot gets through.
+    assert!(per_second(90, 110) <= 7, "{} tries a second", per_second(90, 110));
     assert!(most_at_once(15, 30) <= 30 && most_at_once(90, 110) <= 30, "they come back as one");
-    assert!(per_second(90, 110) >= 5, "{} tries a second", per_second(90, 110));
+    assert!(per_second(90, 110) >= 3, "{} tries a second", per_second(90, 110));
 }
