@@ -105,5 +105,6 @@ async fn a_coordinator_that_is_away_for_ten_seconds_shows_in_no_error_and_one_th
     for result in futures_util::future::join_all(all).await {
         assert_eq!(result.unwrap_err().reason(), Some(Reason::CoordinatorLost));
     }
-    assert!(began.elapsed() < Duration::from_secs(35), "they waited for each other: {:?}", began.elapsed());
+    // Thirty seconds of patience, and a pause of up to four before the first and the last attempt.
+    assert!(began.elapsed() < Duration::from_secs(40), "they waited for each other: {:?}", began.elapsed());
 }
