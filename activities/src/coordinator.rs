@@ -20,8 +20,9 @@ use tollgate_workflows::wire::{Unreadable, read, write};
 /// attempt ends with a reason. An update that nobody handles would wait for ever.
 const UPDATE_TIMEOUT: Duration = Duration::from_millis(4_500);
 /// How often a coordinator that has ended is asked at least before it counts as gone: it can only answer as long as its
-/// history can be replayed.
-const ENDED_ATTEMPTS_MIN: u32 = 5;
+/// history can be replayed. At one attempt in ten seconds that takes ten minutes, however long ago it ended and however
+/// quickly attempts fail.
+const ENDED_ATTEMPTS_MIN: u32 = 66;
 /// For how long after its end it is asked at least. Without an answer all limits are lost, and an answer needs a host, which
 /// may be away, or slow, for minutes; nobody gets quota meanwhile, as without limits.
 const ENDED_PATIENCE: Duration = Duration::from_secs(600);

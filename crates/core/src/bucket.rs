@@ -302,7 +302,8 @@ impl Mint {
             self.unbroken_since = now.boot;
             self.headroom = [Slot::at(now.boot, terms.cap); HEADROOM_SLOTS];
         }
-        self.minted_to = now.boot;
+        // Another thread may have refilled after `now` was read.
+        self.minted_to = self.minted_to.max(now.boot);
         self.held = Some(Held {
             name,
             share: terms.share,

@@ -269,7 +269,7 @@ impl<L: Level> ClientCell<L> {
     /// nothing is minted meanwhile.
     fn has_used_counted(&self) -> bool {
         let counted = self.mint.held().filter(|held| held.share == Share::ZERO);
-        counted.is_some_and(|held| held.cap - self.mint.holds(&self.level) >= Amount::ONE)
+        counted.is_some_and(|held| held.cap - self.mint.holds(&self.level).at_least_zero() >= Amount::ONE)
     }
 
     fn take_on(&mut self, now: Now, sent: Now, reply: &Reply, outcome: &CellOutcome) {

@@ -397,3 +397,35 @@ fn a_fleet_that_is_refused_together_comes_back_at_the_pace_that_it_was_given() {
     assert!(most_at_once(15, 30) <= 30 && most_at_once(90, 110) <= 30, "they come back as one");
     assert!(per_second(90, 110) >= 3, "{} tries a second", per_second(90, 110));
 }
+
+#[test]
+fn a_reply_whose_time_was_read_before_a_refill_mints_nothing_twice() {
+    let mint = |at_refill: u64, at_reply: u64| {
+        let (level, mut mint) = (Count::default(), Mint::new(Rules::ALL));
+        let now = |at: u64| Now { boot: BootTime(at), wall: WallTime(at) };
+        let arrival = |at: u64| Arrival {
+            now: now(at),
+            sent: now(0),
+            used_at_sending: 0,
+            name: LeaseName { epoch: 1, seq: 1 },
+            granted: LedgerTime(0),
+        };
+        let terms = LeaseTerms {
+            share: Share::ONE,
+            cap: Amount::tokens(100),
+            tokens: Amount::ZERO,
+            duration: Span::from_secs(10),
+            rate: RateCurve::constant(Rate::per_second(100)),
+            burst: 100,
+            confirm: false,
+            due: None,
+        };
+        mint.apply(&level, &arrival(0), &terms);
+        mint.refill(&level, now(at_refill));
+        mint.apply(&level, &arrival(at_reply), &terms);
+        mint.refill(&level, now(at_refill));
+        level.level()
+    };
+    assert_eq!(mint(500_000, 500_000), 49);
+    assert_eq!(mint(500_000, 200_000), 49);
+}

@@ -243,11 +243,11 @@ impl Keeper {
             return;
         }
         let shared = self.shared.clone();
-        let now = shared.core.clock.now();
         let checked = answer
             .result
             .and_then(|json| json.check().map_err(|error| TransportError::Unreadable(error.to_string())));
         let mut client = shared.core.client();
+        let now = shared.core.clock.now();
         match checked {
             Ok(Ok(reply)) => {
                 if client.on_reply(now, &reply) {

@@ -45,7 +45,7 @@ use tollgate_workflows::wire::lease::{AcquireJson, AcquireReplyJson, ReportJson,
 /// Callers that may wait in one process: as many permits as the coordinator remembers for one limit.
 const WAITERS_MAX: usize = tollgate_core::ledger::strict::STRICT_MAX;
 /// How long one call may take before the same is sent again.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a permit may be used unless set otherwise.
 const LEASE_DEFAULT: Duration = Duration::from_secs(15);
 /// The bound of the first pause after a call that did not get through; doubled each time.
@@ -266,13 +266,25 @@ impl Ask {
                 sent.get_or_insert(inner.clock.boot());
                 inner.transport.acquire(message.clone(), request.clone())
             };
-            let reply = match inner.send(self.since, call, || !answer.is_closed()).await? {
-                Ok(reply) => reply,
-                Err(error) if error.is_passing() => {
+            let outcome = inner.send(self.since, call, || !answer.is_closed()).await;
+            // What it was granted, or its place, must not be lost with an answer that nobody hears.
+            let give_up = |id: String| {
+                if answers > 1 || sent.is_some() {
+                    self.permit(id, inner.clock.boot()).release();
+                }
+            };
+            let reply = match outcome {
+                None => {
+                    give_up(request.id);
+                    return None;
+                }
+                Some(Ok(reply)) => reply,
+                Some(Err(error)) if error.is_passing() => {
+                    give_up(request.id);
                     tracing::warn!(limit = %self.limit, %error, "no strict permit: the coordinator does not answer");
                     return Some(Err(inner.refused(&self.limit, Reason::CoordinatorLost)));
                 }
-                Err(error) => return Some(Err(self.not_taken(error))),
+                Some(Err(error)) => return Some(Err(self.not_taken(error))),
             };
             match reply {
                 AcquireReplyJson::Granted { lease_ms } => {

@@ -54,6 +54,8 @@ const SHARES_MILLI_MIN: u64 = 2_000;
 const FLUTTER_PPB: u32 = 5_000_000;
 /// Tokens that a worker can hold during its turn, where there is room: what is minted while it looks elsewhere.
 const TURN_TOKENS: u64 = 2;
+/// A turn that has not been given up by this much after its end will not be soon.
+const TURN_LATE: Span = Span::from_millis(500);
 /// A turn takes this, where messages are no concern.
 const TURN: Span = Span::from_millis(600);
 /// A turn takes this, however little its worker wants.
@@ -131,7 +133,9 @@ pub fn kind_reason(cell: &Cell, now: LedgerTime, heartbeat: Span) -> KindReason 
 fn choose(cell: &Cell, reason: KindReason) -> Kind {
     let KindReason { per_heartbeat_milli, per_round, needed, burst } = reason;
     let is_shares = cell.kind == Kind::Shares;
-    let fits = if is_shares { needed <= burst } else { needed.saturating_mul(5) / 4 <= burst };
+    // Where the burst is gone within a round trip, a worker that can hold one piece of work only mints in vain between two.
+    let held = if per_round > burst { needed.saturating_mul(3) / 2 } else { needed };
+    let fits = if is_shares { held <= burst } else { held.saturating_mul(5) / 4 <= burst };
     let factor = if is_shares { 1 } else { 2 };
     if fits {
         return if per_heartbeat_milli >= factor * SHARES_MILLI_MIN { Kind::Shares } else { Kind::Tokens };
@@ -307,8 +311,12 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
     // Its holder comes back with every heartbeat; were it kept for all of `due`, one that died would keep everybody waiting.
     let kept = due.unwrap_or(turn.heartbeat).min(cell.config.lease);
     let until = now + kept + turn.heartbeat + PLACE_GRACE;
-    let wants = whole_tokens(first + Amount::ONE - Amount(1));
-    Wish { due, place: Some(Place { number, wants, until }), ..keep }
+    // Whoever comes first may need what those behind it hold and can't use yet: they give it back, and want all of it later.
+    let (_, out_cap) = cell.outstanding(now);
+    let in_the_way = ahead > Amount::ZERO && ahead + out_cap > burst;
+    let wants = if in_the_way { next } else { whole_tokens(first + Amount::ONE - Amount(1)) };
+    let rest = if in_the_way { Wish::keep(Amount::ZERO) } else { keep };
+    Wish { due, place: Some(Place { number, wants, until }), ..rest }
 }
 
 fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
@@ -316,7 +324,8 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
     let held = report.held.at_least_zero();
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
     let need = Amount::tokens(report.largest.max(1));
-    if need > burst || (report.waiting == 0 && report.demand == 0) {
+    // Without a waiter it would come back for its turn late, and not use it.
+    if need > burst || report.waiting == 0 {
         return Wish::keep(Amount::ZERO);
     }
     // Something is left for the ledger to mint into while a turn changes hands.
@@ -330,7 +339,8 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
         cell.holders.iter().filter(|(other, _)| **other != holder).map(|(_, holding)| holding).collect();
     // A turn lasts as long as the share counts, also if its worker is gone.
     let on = others.iter().filter(|holding| holding.counts(now).0 > Share::ZERO);
-    let ends: Vec<LedgerTime> = on.map(|holding| holding.turn_until.unwrap_or(now).max(now)).collect();
+    let ends: Vec<LedgerTime> = on.map(|holding| holding.turn_until.unwrap_or_default()).collect();
+    let overdue = ends.iter().any(|end| *end + TURN_LATE <= now);
     let mut ahead: Vec<(u64, &Holding)> = Vec::new();
     for holding in &others {
         let number = holding.place.filter(|other| now <= other.until).map(|other| other.number);
@@ -352,7 +362,7 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
         let due = Some(until.since(now));
         return Wish { share, cap: room, tokens, due, place: None, turn_until: Some(until) };
     }
-    // Scraps that others hold come back with their next messages.
+    // Scraps that others hold come back with their next messages; a turn whose worker is gone ends with its lease.
     let due = if first {
         HANDOVER.scale_ceil(8, 1)
     } else {
@@ -360,6 +370,7 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
         let turns = ahead.iter().map(|(_, holding)| length(holding.waiting));
         turn_begins(ends, turns, at_once, now) + HANDOVER
     };
+    let due = if first || overdue { Span(due.0.max(turn.gap.scale_floor(1, 2).0)) } else { due };
     let number = place.map_or_else(
         || {
             cell.next_place += 1;
@@ -367,10 +378,12 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
         },
         |place| place.number,
     );
-    let kept = due.min(cell.config.lease) + turn.heartbeat + PLACE_GRACE;
+    let kept = due.min(cell.config.lease) + PLACE_GRACE;
+    // Tokens that don't suffice for its next piece of work may be in somebody's way.
+    let scraps = if held >= need { held } else { Amount::ZERO };
     // Strict permits don't wait for those who have no turn: what they need is set aside from the rate.
     let place = Place { number, wants: 0, until: now + kept };
-    Wish { due: Some(due), place: Some(place), ..Wish::keep(held) }
+    Wish { due: Some(due), place: Some(place), ..Wish::keep(scraps) }
 }
 
 /// How long a turn takes whose worker wants so many tokens.
@@ -391,7 +404,8 @@ fn turn_begins(
     at_once: u64,
     now: LedgerTime,
 ) -> Span {
-    let mut ends: alloc::collections::BinaryHeap<_> = ends.into_iter().map(core::cmp::Reverse).collect();
+    let ends = ends.into_iter().map(|end| core::cmp::Reverse(end.max(now)));
+    let mut ends: alloc::collections::BinaryHeap<_> = ends.collect();
     let free = at_once.saturating_sub(ends.len() as u64);
     // Whoever has no turn yet although there is one to be had is on its way.
     ends.extend((0..free).take(turns.size_hint().1.unwrap_or(0)).map(|_| core::cmp::Reverse(now)));
