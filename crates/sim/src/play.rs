@@ -21,6 +21,7 @@ pub(crate) struct Options {
 
 #[derive(Serialize)]
 struct Summary {
+    scenario: &'static str,
     seeds: u64,
     broken: Option<String>,
     violations: u64,
@@ -28,6 +29,10 @@ struct Summary {
     peak_over_bound_max: f64,
     utilization_mean: Option<f64>,
     utilization_min: Option<f64>,
+    wrongly_refused: Option<u64>,
+    zero_grant_seconds_max: Option<u64>,
+    fairness_error_mean: Option<f64>,
+    messages_per_worker_minute: Option<f64>,
     steps: u64,
     seconds: f64,
 }
@@ -106,6 +111,7 @@ pub(crate) fn run(
     let used = &tally.utilization;
     let mean = used.iter().sum::<u64>().checked_div(used.len() as u64);
     let summary = Summary {
+        scenario: crate::scenarios::CHAOS,
         seeds: tally.seeds,
         broken,
         violations: tally.violating.len() as u64,
@@ -113,6 +119,11 @@ pub(crate) fn run(
         peak_over_bound_max: ratio(tally.peak_ppm),
         utilization_mean: mean.map(ratio),
         utilization_min: used.iter().min().copied().map(ratio),
+        // A random fleet has no ideal one to be held against.
+        wrongly_refused: None,
+        zero_grant_seconds_max: None,
+        fairness_error_mean: None,
+        messages_per_worker_minute: None,
         steps: tally.steps,
         seconds,
     };

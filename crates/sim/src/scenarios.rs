@@ -25,7 +25,7 @@ const SHARES_DRAWN: usize = 12;
 /// Their colours, in turn.
 const COLORS: [&str; 6] = ["#9ecae1", "#a1d99b", "#fdae6b", "#bcbddc", "#d9d9d9", "#e7cb94"];
 
-/// One scenario's figures over all seeds.
+/// One scenario's figures over all seeds; `null` for what isn't measured in it.
 #[derive(Debug, Serialize)]
 struct Row {
     scenario: String,
@@ -35,8 +35,8 @@ struct Row {
     peak_over_bound_max: f64,
     utilization_mean: Option<f64>,
     utilization_min: Option<f64>,
-    wrongly_refused: u64,
-    zero_grant_seconds_max: u64,
+    wrongly_refused: Option<u64>,
+    zero_grant_seconds_max: Option<u64>,
     fairness_error_mean: Option<f64>,
     messages_per_worker_minute: Option<f64>,
     events: u64,
@@ -86,8 +86,8 @@ impl Tally {
             peak_over_bound_max: ratio(self.peak_ppm),
             utilization_mean: mean(self.utilization.0, self.seeds),
             utilization_min: self.utilization.1.map(ratio),
-            wrongly_refused: self.wrongly_refused,
-            zero_grant_seconds_max: self.zero_grant_seconds,
+            wrongly_refused: Some(self.wrongly_refused),
+            zero_grant_seconds_max: Some(self.zero_grant_seconds),
             fairness_error_mean: mean(self.unfair.0, self.unfair.1),
             messages_per_worker_minute: mean(self.messages_milli * 1_000, self.seeds),
             events: self.events,
@@ -189,8 +189,8 @@ fn chaos(seeds: Range<u64>, rules: Rules) -> Row {
         peak_over_bound_max: ratio(tally.peak_ppm),
         utilization_mean: used.iter().sum::<u64>().checked_div(used.len() as u64).map(ratio),
         utilization_min: used.iter().min().copied().map(ratio),
-        wrongly_refused: 0,
-        zero_grant_seconds_max: 0,
+        wrongly_refused: None,
+        zero_grant_seconds_max: None,
         fairness_error_mean: None,
         messages_per_worker_minute: None,
         events: tally.steps,
@@ -237,6 +237,7 @@ fn header() -> String {
 }
 
 fn line(row: &Row) -> String {
+    let whole = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let some =
         |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
     let mut text = format!(
@@ -249,8 +250,8 @@ fn line(row: &Row) -> String {
         " {:>8} {:>8} {:>7} {:>6} {:>8} {:>9} {:>7.1}",
         some(row.utilization_mean, 4),
         some(row.utilization_min, 4),
-        row.wrongly_refused,
-        row.zero_grant_seconds_max,
+        some(row.wrongly_refused.map(whole), 0),
+        some(row.zero_grant_seconds_max.map(whole), 0),
         some(row.fairness_error_mean, 4),
         some(row.messages_per_worker_minute, 1),
         row.seconds
