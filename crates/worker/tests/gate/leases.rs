@@ -239,7 +239,7 @@ async fn a_machine_that_slept_finds_its_lease_ended() {
     pass(900).await;
     assert!(gate.limit("api").try_acquire(1).is_ok());
     *world.always.lock().unwrap() = Some(Fate::Lost);
-    clock.slept_us.store(60_000_000, std::sync::atomic::Ordering::Relaxed);
+    clock.slept_us.store(60_000_000, Ordering::Relaxed);
     pass(500).await;
     assert!(gate.limit("api").try_acquire(1).is_err());
 }
