@@ -44,8 +44,9 @@ use tollgate_workflows::wire::lease::{AcquireJson, AcquireReplyJson, ReportJson,
 
 /// Callers that may wait in one process: as many permits as the coordinator remembers for one limit.
 const WAITERS_MAX: usize = tollgate_core::ledger::strict::STRICT_MAX;
-/// How long one call may take before the same is sent again.
-const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long one call may take before the same is sent again. Long: a call that was given up is still under way at the
+/// server, and counts among the ten of a workflow, while the next one of this process is sent.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a permit may be used unless set otherwise.
 const LEASE_DEFAULT: Duration = Duration::from_secs(15);
 /// The bound of the first pause after a call that did not get through; doubled each time.
