@@ -6,7 +6,7 @@
 //! - [`process`]: starts child processes, waits for them, breaks them, and leaves none behind.
 //! - [`downstream`]: an HTTP server with an allowance of its own, which knows nothing of tollgate.
 //! - [`fleet`]: a Temporal server, hosts, workers and a batch as real processes, and what is read from them.
-//! - [`demo`]: `cargo xtask demo`. [`chaos`]: `cargo xtask chaos`. [`bench`]: `cargo xtask bench`.
+//! - [`demo`]: `cargo xtask demo`. [`chaos`]: `cargo xtask chaos`. [`mod@bench`]: `cargo xtask bench`.
 //! - [`record_history`]: `cargo xtask record-history`, the histories that tests of the workflows replay.
 //!
 //! Nothing here depends on the Temporal SDK, so that a task starts within seconds on a fresh checkout.

@@ -2,7 +2,7 @@
 //!
 //! - [`schedule`]: what is broken when, from a seed.
 //! - [`hands`]: operators at their commands. [`watch`]: what the coordinator says meanwhile.
-//! - [`book`]: which rates were in force when: the bound. [`outages`]: when the ledger could not grant.
+//! - [`book`]: which rates were in force when: the bound. [`mod@outages`]: when the ledger could not grant.
 //! - [`actors`]: the processes. [`figures`]: what is computed and drawn from their notes.
 //! - [`leaks`]: who still holds what at the end. [`outcome`]: the figures, and what they must reach.
 //!
