@@ -1,6 +1,6 @@
 //! The worker's level under loom: every interleaving of a few threads, and every value that a load may see.
 //!
-//! The level is the worker's own file, built against [`sync`], which has loom's types; leases are put in and ended by the
+//! The level is the worker's own file, built against `sync`, which has loom's types; leases are put in and ended by the
 //! core's own mint. Each test ends by running into its bound of preemptions, which is stated where it is set.
 #![cfg(test)]
 
