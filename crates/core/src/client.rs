@@ -536,15 +536,13 @@ impl<L: Level> Client<L> {
         self.outstanding = None;
         self.last_sent = None;
         self.evicted = false;
-        for cell in &mut self.cells {
-            cell.turn_ends = None;
-            cell.mint.end(&cell.level);
-        }
+        self.end_leases();
     }
 
-    /// Ends all leases, because the clock that they were counted by can't be relied on.
+    /// Ends all leases, as when the clock that they were counted by can't be relied on.
     pub fn end_leases(&mut self) {
         for cell in &mut self.cells {
+            cell.turn_ends = None;
             cell.mint.end(&cell.level);
         }
     }
