@@ -231,6 +231,7 @@ impl AtomicLevel {
         self.shared.granted.fetch_add(1, Ordering::Relaxed);
     }
     /// Takes back the count of one that [`Self::take_quickly`] took tokens for, and that wasn't handed out.
+    #[inline]
     pub(crate) fn uncount_grant(&self) {
         self.shared.granted.fetch_sub(1, Ordering::Relaxed);
     }
@@ -239,6 +240,7 @@ impl AtomicLevel {
         pockets.fold(self.shared.granted.load(Ordering::Relaxed), u64::wrapping_add)
     }
     /// Remembers the largest cost; writes only when it grows, so that the usual case is one load.
+    #[inline]
     pub(crate) fn note_cost(&self, cost: u64) {
         if self.largest.load(Ordering::Relaxed) < cost {
             self.largest.fetch_max(cost, Ordering::Relaxed);
@@ -252,6 +254,7 @@ impl AtomicLevel {
         self.largest.load(Ordering::Relaxed)
     }
     /// Whether somebody waits. Pairs with [`Self::set_waiting`]: who sees a waiter gone also sees its tokens gone.
+    #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
