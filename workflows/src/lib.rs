@@ -16,6 +16,7 @@ pub mod contracts;
 #[allow(missing_docs, reason = "the macros make public names of the handlers and give them no docs")]
 pub mod coordinator;
 pub mod details;
+mod limits;
 pub mod proto;
 pub mod state;
 pub mod twin;

@@ -3,13 +3,17 @@
 //! Everything that the ledger knows is kept, exactly: `decode(encode(state)) == state` is a test. Amounts in leases and
 //! reports are whole thousandths of a token by construction, so they are stored as such.
 
+use crate::limits::{
+    self, burst_curve, burst_curve_of, policy, policy_of, rate_curve, rate_curve_of, version, version_of,
+};
 use crate::proto as pb;
 use prost::Message;
 use std::collections::BTreeMap;
-use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
+use tollgate_core::curve::RateCurve;
 use tollgate_core::digest::Digest;
 use tollgate_core::ledger::alloc_share::Kind;
 use tollgate_core::ledger::cell::{Cell, Holder, Holding, Lease, Place};
+use tollgate_core::ledger::conserved::Away;
 use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
 use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
@@ -106,12 +110,7 @@ impl<'a> Writer<'a> {
             meter: config.key.meter.clone(),
             tier: config.key.tier.clone(),
             rate: Some(rate_curve(config.rate)),
-            burst: Some(pb::BurstCurve {
-                source_milli: config.burst.source.milli_floor(),
-                target_milli: config.burst.target.milli_floor(),
-                start_us: config.burst.start.0,
-                end_us: config.burst.end.0,
-            }),
+            burst: Some(burst_curve(config.burst)),
             lease_us: config.lease.0,
             fresh: config.fresh,
             free: Some(amount(cell.free)),
@@ -122,11 +121,15 @@ impl<'a> Writer<'a> {
                 Kind::Shares => 0,
                 Kind::Tokens => 1,
                 Kind::Turns => 2,
+                Kind::Permits => 3,
             },
             holdings: cell.holders.iter().map(|(holder, holding)| self.holding(holder, holding)).collect(),
             strict: cell.strict.iter().map(|(id, strict)| self.strict(id, strict)).collect(),
             next_place: cell.next_place,
             used: cell.used,
+            policy: policy(&config.policy),
+            closed: cell.closed,
+            away: cell.away.groups().map(away).collect(),
         }
     }
 
@@ -147,6 +150,7 @@ impl<'a> Writer<'a> {
             waiting_since_in_us: holding.waiting_since.map(|since| self.relative(since)),
             place: holding.place.map(|place| self.place(place)),
             turn_until_in_us: holding.turn_until.map(|until| self.relative(until)),
+            out: holding.out,
         }
     }
 
@@ -261,6 +265,8 @@ impl<'a> Writer<'a> {
                 burst: terms.burst,
                 confirm: terms.confirm,
                 due_us: terms.due.map(|due| due.0),
+                policy: limits::terms(terms.policy),
+                scarce: terms.scarce,
             }),
         };
         pb::StoredCell { cell, key, borrowed: stored.borrowed, terms }
@@ -274,10 +280,6 @@ fn relative(now: LedgerTime, time: LedgerTime) -> i64 {
     i64::try_from(i128::from(time.0) - i128::from(now.0)).unwrap_or(i64::MAX)
 }
 
-fn version(version: Version) -> pb::Version {
-    pb::Version { run_us: version.run, n: version.n }
-}
-
 fn amount(amount: Amount) -> pb::Amount {
     pb::Amount {
         whole: i64::try_from(amount.whole()).unwrap_or(if amount < Amount::ZERO {
@@ -289,14 +291,13 @@ fn amount(amount: Amount) -> pb::Amount {
     }
 }
 
-fn rate_curve(curve: RateCurve) -> pb::RateCurve {
-    let rate = |rate: Rate| pb::Rate { micro_tokens: rate.micro_tokens, period_us: rate.period.0 };
-    pb::RateCurve {
-        source: Some(rate(curve.source)),
-        target: Some(rate(curve.target)),
-        start_us: curve.start.0,
-        end_us: curve.end.0,
-    }
+fn away((until, tokens): (LedgerTime, Amount)) -> pb::Away {
+    pb::Away { until_us: until.0, tokens_milli: tokens.milli_floor() }
+}
+
+fn away_of(groups: &[pb::Away]) -> Away {
+    let group = |group: &pb::Away| (LedgerTime(group.until_us), Amount::from_milli(group.tokens_milli));
+    groups.iter().map(group).collect()
 }
 
 fn ended(how: Ended) -> u32 {
@@ -361,16 +362,11 @@ impl Reader {
     }
 
     fn cell(&self, cell: pb::Cell, ids: &[Incarnation]) -> Result<Cell, StateError> {
-        let burst = cell.burst.ok_or(StateError::Broken("burst"))?;
         let config = CellConfig {
             key: CellKey { limit: cell.limit, meter: cell.meter, tier: cell.tier },
             rate: rate_curve_of(cell.rate.ok_or(StateError::Broken("rate"))?)?,
-            burst: BurstCurve {
-                source: Amount::from_milli(burst.source_milli),
-                target: Amount::from_milli(burst.target_milli),
-                start: LedgerTime(burst.start_us),
-                end: LedgerTime(burst.end_us),
-            },
+            burst: burst_curve_of(cell.burst.ok_or(StateError::Broken("burst"))?),
+            policy: policy_of(cell.policy),
             lease: Span(cell.lease_us),
             fresh: cell.fresh,
         };
@@ -389,11 +385,14 @@ impl Reader {
             free: amount_of(cell.free.ok_or(StateError::Broken("free"))?),
             at: LedgerTime(cell.at_us),
             recovering_until: cell.recovering_until_us.map(LedgerTime),
+            closed: cell.closed,
+            away: away_of(&cell.away),
             removed: cell.removed,
             kind: match cell.kind {
                 0 => Kind::Shares,
                 1 => Kind::Tokens,
                 2 => Kind::Turns,
+                3 => Kind::Permits,
                 _ => return Err(StateError::Broken("kind")),
             },
             holders,
@@ -412,6 +411,7 @@ impl Reader {
             waiting: holding.waiting,
             largest: holding.largest,
             held: Amount::from_milli(holding.held_milli),
+            out: holding.out,
             debt: Amount::from_milli(holding.debt_milli),
             used: holding.used,
             returned: Amount::from_milli(holding.returned_milli),
@@ -544,6 +544,8 @@ fn terms_of(terms: pb::Terms, current: Option<RateCurve>) -> Result<LeaseTerms, 
         duration: Span(terms.duration_us),
         rate,
         burst: terms.burst,
+        policy: limits::terms_of(terms.policy),
+        scarce: terms.scarce,
         confirm: terms.confirm,
         due: terms.due_us.map(Span),
     })
@@ -553,34 +555,19 @@ fn share_of(ppb: u32) -> Result<Share, StateError> {
     Share::from_ppb(ppb).ok_or(StateError::Broken("a share"))
 }
 
-fn version_of(version: pb::Version) -> Version {
-    Version { run: version.run_us, n: version.n }
-}
-
 fn amount_of(amount: pb::Amount) -> Amount {
     let whole = Amount::tokens(amount.whole.unsigned_abs());
     (if amount.whole < 0 { -whole } else { whole }) + Amount(i128::from(amount.fraction))
 }
 
-fn rate_curve_of(curve: pb::RateCurve) -> Result<RateCurve, StateError> {
-    let rate = |rate: Option<pb::Rate>| {
-        rate.map(|rate| Rate { micro_tokens: rate.micro_tokens, period: Span(rate.period_us) })
-            .ok_or(StateError::Broken("a curve's rate"))
-    };
-    Ok(RateCurve {
-        source: rate(curve.source)?,
-        target: rate(curve.target)?,
-        start: LedgerTime(curve.start_us),
-        end: LedgerTime(curve.end_us),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::curve::Rate;
     use tollgate_core::ledger::strict::{Acquire, Settle};
     use tollgate_core::ledger::{Configure, Input, Ledger, Output, Start};
     use tollgate_core::message::{Acting, CellReport, LeaseName, Request};
+    use tollgate_core::policy::Policy;
 
     fn limits(n: u64) -> Input {
         let lease = Span::from_secs(15);
@@ -593,6 +580,15 @@ mod tests {
         shared.burst = shared.burst.ramp_to(3, LedgerTime(5_000_000), Span::from_secs(60));
         let small = CellConfig::constant("small", Rate::new(5, Span::from_secs(86_400)), 5, lease);
         let mut cells = vec![small];
+        let policies = [
+            Policy::SlidingWindow { window: Span::from_secs(60) },
+            Policy::FixedWindow { boundaries: vec![LedgerTime(1_000_000), LedgerTime(86_400_000_000)] },
+            Policy::InFlight { drain: Span::from_millis(1_500) },
+        ];
+        for (index, policy) in policies.into_iter().enumerate() {
+            let conserved = CellConfig::constant(&format!("conserved {index}"), Rate::per_second(1), 9, lease);
+            cells.push(CellConfig { policy, ..conserved });
+        }
         if n == 1 {
             cells.push(shared);
         }
@@ -609,6 +605,7 @@ mod tests {
             used: seq * 3,
             returned: Amount::tokens(1),
             debt: Amount::from_milli(700),
+            out: 3,
             demand: 30_000_000,
             waiting: 4,
             largest: 2,
@@ -618,7 +615,7 @@ mod tests {
             seq,
             nonce: 5,
             worker: format!("worker {worker}"),
-            cells: vec![cell("shared"), cell("small"), cell("unknown")],
+            cells: ["shared", "small", "conserved 0", "conserved 1", "conserved 2", "unknown"].map(cell).to_vec(),
         })
     }
 
@@ -659,6 +656,7 @@ mod tests {
                 && state.ignored_configs == 1
                 && !state.records.is_empty()
         );
+        assert!(state.cells.values().filter(|cell| cell.away.total() > Amount::ZERO).count() > 1);
         let carried = pb::Coordinator { ledger: Some(super::ledger(state)), ..pb::Coordinator::default() };
         let bytes = encode(&carried);
         let back = ledger_of(decode(&bytes).unwrap().ledger.unwrap()).unwrap();

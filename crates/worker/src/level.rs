@@ -55,6 +55,8 @@ struct Shared {
     tokens: AtomicI64,
     /// Permits handed out, other than from pockets.
     granted: AtomicU64,
+    /// Tokens put back that are no longer in use.
+    released: AtomicU64,
 }
 
 /// Tokens of one thread.
@@ -111,7 +113,11 @@ impl AtomicLevel {
             largest: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             pockets: (0..pockets.min(POCKETS_MAX)).map(|_| Pocket::new()).collect(),
-            shared: Shared { tokens: AtomicI64::new(0), granted: AtomicU64::new(0) },
+            shared: Shared {
+                tokens: AtomicI64::new(0),
+                granted: AtomicU64::new(0),
+                released: AtomicU64::new(0),
+            },
             filled: Mutex::new(0),
         }
     }
@@ -275,6 +281,12 @@ impl Level for SharedLevel {
     fn add(&self, tokens: i64) {
         self.0.add(tokens);
     }
+    fn release(&self, tokens: u64) {
+        self.0.release(tokens);
+    }
+    fn released(&self) -> u64 {
+        self.0.released()
+    }
     fn expiry(&self) -> BootTime {
         self.0.expiry()
     }
@@ -310,6 +322,16 @@ impl Level for AtomicLevel {
         let mut filled = self.moving();
         self.collect(&mut filled);
         self.add_shared(tokens);
+    }
+
+    fn release(&self, tokens: u64) {
+        self.add_shared(i64::try_from(tokens).unwrap_or(i64::MAX));
+        // Release, paired with the acquire in `released`: whoever sees the count also sees the tokens.
+        self.shared.released.fetch_add(tokens, Ordering::Release);
+    }
+
+    fn released(&self) -> u64 {
+        self.shared.released.load(Ordering::Acquire)
     }
 
     /// Acquire, paired with the release in [`Self::set_expiry`]: a lease's end is published after the tokens of the lease

@@ -1,6 +1,6 @@
 //! What queries answer.
 
-use super::config::VersionJson;
+use super::config::{PolicyJson, VersionJson};
 use super::lease::{ended_text, incarnation_text};
 use serde::{Deserialize, Serialize};
 use tollgate_core::ledger::alloc_share::Kind;
@@ -92,7 +92,16 @@ pub struct LimitRowJson {
     pub share_ppb: u32,
     /// Caps that are out.
     pub cap_milli: u64,
-    /// `shares` or `tokens`.
+    /// How used tokens become usable again.
+    #[serde(default)]
+    pub policy: PolicyJson,
+    /// Conserved tokens that are in use, or used and not yet usable again, as holders last said.
+    #[serde(default)]
+    pub out: u64,
+    /// Conserved tokens that nobody accounts for and that are not usable yet.
+    #[serde(default)]
+    pub away_milli: u64,
+    /// `shares`, `tokens`, `turns` or `permits`.
     pub kind: String,
     /// Why.
     pub kind_reason: String,
@@ -252,19 +261,26 @@ impl LimitRowJson {
             debt_milli: (-view.free).milli_floor(),
             share_ppb: view.share.ppb(),
             cap_milli: view.cap.milli_floor(),
+            policy: PolicyJson::of(&view.policy),
+            out: view.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.out)),
+            away_milli: view.away.milli_floor(),
             kind: match view.kind {
                 Kind::Shares => "shares".to_owned(),
                 Kind::Tokens => "tokens".to_owned(),
                 Kind::Turns => "turns".to_owned(),
+                Kind::Permits => "permits".to_owned(),
             },
-            kind_reason: format!(
-                "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once, {} tokens per round trip",
-                reason.per_heartbeat_milli / 1_000,
-                reason.per_heartbeat_milli % 1_000,
-                reason.needed,
-                reason.burst,
-                reason.per_round
-            ),
+            kind_reason: match view.kind {
+                Kind::Permits => "used tokens come back: each worker holds a part of them".to_owned(),
+                _ => format!(
+                    "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once, {} tokens per round trip",
+                    reason.per_heartbeat_milli / 1_000,
+                    reason.per_heartbeat_milli % 1_000,
+                    reason.needed,
+                    reason.burst,
+                    reason.per_round
+                ),
+            },
             used: view.used,
             waiting: view.waiting,
             holders: view.holders.len() as u64,

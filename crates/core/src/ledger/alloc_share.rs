@@ -18,6 +18,8 @@ pub enum Kind {
     /// A few workers at a time mint shares, for a while, in the order of the queue: for bursts that are smaller than what
     /// the fleet's workers need to hold at once, at rates for which counted tokens can't go round quickly enough.
     Turns,
+    /// Workers hold counted tokens that come back to them: where tokens are conserved.
+    Permits,
 }
 
 /// Why a kind was chosen; shown in `status`.
@@ -149,7 +151,7 @@ fn choose(cell: &Cell, reason: KindReason) -> Kind {
 pub(super) fn wish(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
     cell.kind = choose(cell, kind_reason(cell, turn.now, turn.heartbeat));
     match cell.kind {
-        Kind::Shares => shares(cell, holder, report, turn),
+        Kind::Shares | Kind::Permits => shares(cell, holder, report, turn),
         Kind::Tokens => tokens(cell, holder, report, turn),
         Kind::Turns => turns(cell, holder, report, turn),
     }

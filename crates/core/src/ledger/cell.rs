@@ -10,6 +10,7 @@
 //! only what is left of the rate. Together nobody ever mints faster than the rate or holds more than the burst.
 
 use super::alloc_share::{self, Kind};
+use super::conserved::{Away, counted_under};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
@@ -63,6 +64,8 @@ pub struct Holding {
     pub largest: u64,
     /// Tokens in its bucket when it last asked.
     pub held: Amount,
+    /// Conserved tokens that were out when it last asked.
+    pub out: u64,
     /// Its debt when it last asked.
     pub debt: Amount,
     /// The last value of its cumulative counter of used tokens.
@@ -122,6 +125,10 @@ pub struct Cell {
     pub at: LedgerTime,
     /// Until when nothing is minted or granted anew.
     pub recovering_until: Option<LedgerTime>,
+    /// Whether nothing is confirmed until then either: what is out was granted under another policy.
+    pub closed: bool,
+    /// Conserved tokens that nobody accounts for and that may have been used.
+    pub away: Away,
     /// Whether the configuration has dropped it; remembered until as good as new.
     pub removed: bool,
     /// How tokens are handed out.
@@ -169,10 +176,10 @@ impl Holding {
 }
 
 /// What is out, and when the next part of it ends.
-struct Out {
-    share: Share,
-    cap: Amount,
-    next_expiry: Option<LedgerTime>,
+pub(super) struct Out {
+    pub share: Share,
+    pub cap: Amount,
+    pub next_expiry: Option<LedgerTime>,
 }
 
 impl Cell {
@@ -187,13 +194,16 @@ impl Cell {
             (!config.fresh && rules.keeps(Rule::RecoverWithoutMemory)).then(|| now + counted(LEASE_MAX));
         let recovering_until = recovering_until.max(alone);
         let free = if recovering_until.is_some() { Amount::ZERO } else { config.burst.at(now) };
+        let kind = if config.policy.conserves() { Kind::Permits } else { Kind::Shares };
         Cell {
             config,
             free,
             at: now,
             recovering_until,
+            closed: false,
+            away: Away::default(),
             removed: false,
-            kind: Kind::Shares,
+            kind,
             holders: BTreeMap::new(),
             strict: BTreeMap::new(),
             next_place: 0,
@@ -203,7 +213,9 @@ impl Cell {
 
     /// Takes on a new configuration. What is out stays counted.
     pub fn reconfigure(&mut self, now: LedgerTime, config: CellConfig) {
-        self.config = config;
+        let policy = config.policy.clone();
+        self.config = CellConfig { policy: self.config.policy.clone(), ..config };
+        self.change_policy(now, policy);
         self.removed = false;
         self.clip(now, Rules::ALL);
     }
@@ -213,6 +225,8 @@ impl Cell {
         self.free = Amount::ZERO;
         self.at = self.at.max(now);
         self.recovering_until = Some(until);
+        self.closed = false;
+        self.away = Away::default();
         self.holders.clear();
         self.strict.clear();
     }
@@ -224,6 +238,9 @@ impl Cell {
 
     /// Makes up for the time since the last message: leases end one by one, and tokens are minted between their ends.
     pub fn advance(&mut self, now: LedgerTime, rules: Rules) {
+        if self.config.policy.conserves() {
+            return self.advance_conserved(now, rules);
+        }
         while self.at < now {
             let out = if rules.keeps(Rule::PiecewiseTime) {
                 self.out(self.at, rules)
@@ -252,13 +269,18 @@ impl Cell {
             let room = (self.config.burst.at(stop) - out.cap).at_least_zero();
             self.free = self.free.min(room);
         }
+        self.end_recovery(now);
+    }
+
+    pub(super) fn end_recovery(&mut self, now: LedgerTime) {
         if !self.is_recovering(now) {
             self.recovering_until = None;
+            self.closed = false;
         }
     }
 
     /// All that may be acted on at `at`.
-    fn out(&self, at: LedgerTime, rules: Rules) -> Out {
+    pub(super) fn out(&self, at: LedgerTime, rules: Rules) -> Out {
         let mut out = Out { share: Share::ZERO, cap: Amount::ZERO, next_expiry: None };
         let mut expiry = |expires: LedgerTime| {
             if at < expires {
@@ -296,9 +318,14 @@ impl Cell {
     }
 
     /// Keeps `free` within the burst less what is out.
-    fn clip(&mut self, at: LedgerTime, rules: Rules) {
-        let room = (self.config.burst.at(at) - self.out(at, rules).cap).at_least_zero();
-        self.free = self.free.min(room);
+    pub(super) fn clip(&mut self, at: LedgerTime, rules: Rules) {
+        let room = self.config.burst.at(at) - self.out(at, rules).cap;
+        if self.config.policy.conserves() {
+            let left = room - self.away.total();
+            self.free = if self.is_recovering(at) { left.min(Amount::ZERO) } else { left };
+            return;
+        }
+        self.free = self.free.min(room.at_least_zero());
     }
 
     /// Puts tokens back as far as there is room.
@@ -314,20 +341,27 @@ impl Cell {
         if self.removed {
             return CellOutcome::Unknown;
         }
-        let terms = if self.is_recovering(turn.now) {
+        let none = LeaseTerms { share: Share::ZERO, cap: Amount::ZERO, ..self.terms(turn) };
+        let terms = if self.is_recovering(turn.now) && self.closed {
+            let due = self.recovering_until.map(|until| until.since(turn.now));
+            LeaseTerms { due, ..none }
+        } else if self.is_recovering(turn.now) {
             self.confirm(holder, report, turn, before.unwrap_or_default())
         } else if turn.evicted {
-            LeaseTerms { share: Share::ZERO, cap: Amount::ZERO, tokens: Amount::ZERO, ..self.terms(turn) }
+            none
+        } else if self.config.policy.conserves() {
+            self.grant_conserved(holder, report, turn)
         } else {
             self.grant(holder, report, turn)
         };
+        let ends = turn.now + counted_under(&self.config.policy, terms.duration, turn.rules);
         if let Some(holding) = self.holders.get_mut(&holder) {
             holding.pending = Some(Lease {
                 seq: turn.seq,
                 share: terms.share,
                 cap: terms.cap,
                 tokens: terms.tokens,
-                expires: turn.now + counted_by(terms.duration, turn.rules),
+                expires: ends,
             });
         }
         self.clip(turn.now, turn.rules);
@@ -340,9 +374,11 @@ impl Cell {
         let recovering = self.is_recovering(now);
         let first_sight = !self.holders.contains_key(&holder);
         let rules = turn.rules;
+        let conserves = self.config.policy.conserves();
         let holding = self.holders.entry(holder).or_default();
         let paid = holding.pays_for(report.acting, turn.epoch, now, rules);
-        let skipped = holding.settle(report, turn);
+        let before = holding.counts(now).1;
+        let skipped = holding.settle(report, turn, conserves.then_some(before));
         let mut refund = Amount::ZERO;
         if !rules.keeps(Rule::SkippedTokensAreGone) {
             refund += skipped;
@@ -365,7 +401,9 @@ impl Cell {
             refund += if trusted { given_back } else { given_back.min(paid) };
         }
         holding.take_figures(report, now);
-        if !recovering {
+        if conserves {
+            self.account(holder, before, report.acting.is_some(), turn);
+        } else if !recovering {
             self.refund(refund, now, rules);
         }
     }
@@ -402,6 +440,12 @@ impl Cell {
     ) {
         let at = self.at;
         let Some(holding) = self.holders.remove(&holder) else { return };
+        if self.config.policy.conserves() {
+            let used = report.map_or(0, |report| report.used.saturating_sub(holding.used));
+            self.used = self.used.saturating_add(used);
+            self.account_last(&holding, report.map(|report| report.out), rules);
+            return self.clip(at, rules);
+        }
         let (mut refund, mut debt) = (Amount::ZERO, holding.debt);
         if let Some(report) = report {
             self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
@@ -451,10 +495,11 @@ impl Cell {
         out.cap == Amount::ZERO
             && out.share == Share::ZERO
             && self.free >= self.config.burst.at(self.at)
+            && self.away.total() == Amount::ZERO
             && self.recovering_until.is_none()
     }
 
-    fn terms(&self, turn: &Turn) -> LeaseTerms {
+    pub(super) fn terms(&self, turn: &Turn) -> LeaseTerms {
         LeaseTerms {
             share: Share::ZERO,
             cap: Amount::ZERO,
@@ -462,6 +507,8 @@ impl Cell {
             duration: self.config.lease,
             rate: self.config.rate,
             burst: self.config.burst_tokens(turn.now),
+            policy: self.config.policy.terms(turn.now),
+            scarce: false,
             confirm: false,
             due: None,
         }
@@ -524,11 +571,11 @@ impl Cell {
     }
 
     /// The smallest burst of a lease's time, for as long as the ledger counts it.
-    fn burst_for_lease(&self, turn: &Turn) -> Amount {
+    pub(super) fn burst_for_lease(&self, turn: &Turn) -> Amount {
         if !turn.rules.keeps(Rule::CapsFollowBurst) {
             return self.config.burst.at(turn.now);
         }
-        let end = turn.now + counted_by(self.config.lease, turn.rules);
+        let end = turn.now + counted_under(&self.config.policy, self.config.lease, turn.rules);
         self.config.burst.min_over(turn.now, end)
     }
 
@@ -537,6 +584,7 @@ impl Cell {
         digest.wide(self.free.0);
         digest.number(self.at.0);
         digest.number(self.holders.len() as u64);
+        digest.wide(self.away.total().0);
     }
 }
 
@@ -562,7 +610,9 @@ impl Holding {
     }
 
     /// Settles by what a newer request acts on, and returns the tokens of a reply that was skipped.
-    fn settle(&mut self, report: &CellReport, turn: &Turn) -> Amount {
+    /// `conserved` is what counted for it until then, where tokens are conserved: of that it may hold on to more than a lease
+    /// says, until what it has out comes back.
+    fn settle(&mut self, report: &CellReport, turn: &Turn, conserved: Option<Amount>) -> Amount {
         let matches = |lease: &Lease, name: LeaseName| is_named(lease, name, turn.epoch, turn.rules);
         let Some(acting) = report.acting else {
             // It acts on nothing, and applies nothing but the reply to this request.
@@ -588,7 +638,7 @@ impl Holding {
         }
         if let Some(acked) = &mut self.acked {
             acked.share = acked.share.min(acting.share);
-            acked.cap = acked.cap.min(acting.cap.at_least_zero());
+            acked.cap = acting.cap.at_least_zero().min(conserved.unwrap_or(acked.cap));
         }
         skipped
     }
@@ -598,6 +648,7 @@ impl Holding {
         self.waiting = report.waiting;
         self.largest = report.largest.max(1);
         self.held = report.held.at_least_zero();
+        self.out = report.out;
         self.debt = report.debt.at_least_zero();
         self.seen = now;
         self.waiting_since = match (report.waiting, self.waiting_since) {
@@ -623,9 +674,4 @@ fn merged(a: Option<Lease>, b: Option<Lease>) -> Option<Lease> {
         }),
         (a, b) => a.or(b),
     }
-}
-
-/// How long the ledger counts a lease.
-fn counted_by(duration: Span, rules: Rules) -> Span {
-    if rules.keeps(Rule::WorkerStopsFirst) { counted(duration) } else { duration }
 }

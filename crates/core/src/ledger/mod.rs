@@ -6,6 +6,7 @@
 
 pub mod alloc_share;
 pub mod cell;
+pub mod conserved;
 pub mod strict;
 pub mod view;
 
@@ -704,6 +705,7 @@ fn content_of(request: &Request) -> u64 {
         digest.number(report.used);
         digest.wide(report.returned.0);
         digest.wide(report.debt.0);
+        digest.number(report.out);
         digest.number(report.demand);
         digest.number(report.waiting);
         digest.number(report.largest);

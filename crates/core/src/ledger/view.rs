@@ -5,6 +5,7 @@ use super::cell::Cell;
 use super::{Ledger, Span};
 use crate::limit::CellKey;
 use crate::message::Incarnation;
+use crate::policy::Policy;
 use crate::units::{Amount, LedgerTime, Share};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -22,8 +23,12 @@ pub struct CellView {
     pub ramp_ends: Option<LedgerTime>,
     /// The burst now, in whole tokens.
     pub burst: u64,
+    /// How used tokens become usable again.
+    pub policy: Policy,
     /// Tokens that nobody holds.
     pub free: Amount,
+    /// Conserved tokens that nobody accounts for and that are not usable yet.
+    pub away: Amount,
     /// Shares that are out.
     pub share: Share,
     /// Caps that are out.
@@ -63,6 +68,8 @@ pub struct HolderView {
     pub acknowledged: bool,
     /// Wanted tokens a second, in millionths.
     pub demand: u64,
+    /// Conserved tokens that it has out: in use, or used within the window.
+    pub out: u64,
     /// Tokens that its waiters want.
     pub waiting: u64,
     /// Since when.
@@ -99,6 +106,7 @@ impl Ledger {
                     .max(),
                 acknowledged: holding.pending.is_none(),
                 demand: holding.demand,
+                out: holding.out,
                 waiting: holding.waiting,
                 waiting_since: holding.waiting_since,
                 seen: holding.seen,
@@ -110,7 +118,10 @@ impl Ledger {
             target_micro: cell.config.rate.target.micro_per_second(),
             ramp_ends: Some(cell.config.rate.end.max(cell.config.burst.end)).filter(|end| now < *end),
             burst: cell.config.burst_tokens(now),
-            free: cell.free,
+            policy: cell.config.policy.clone(),
+            // After a cut more may be out than there is: that is no debt.
+            free: if cell.config.policy.conserves() { cell.free.at_least_zero() } else { cell.free },
+            away: cell.away.total(),
             share,
             cap,
             kind: cell.kind,

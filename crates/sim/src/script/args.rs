@@ -207,3 +207,8 @@ mod tests {
         assert_eq!(args.finish().unwrap_err(), "ask: what is wating?");
     }
 }
+
+/// Several values between commas.
+pub fn list<T>(one: impl Fn(&str) -> Option<T>) -> impl Fn(&str) -> Option<Vec<T>> {
+    move |text| text.split(',').map(&one).collect()
+}

@@ -33,6 +33,7 @@ use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::Input;
 use tollgate_core::ledger::strict::{Acquire, Settle};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 
 /// The lease of a limit that names none.
@@ -63,7 +64,7 @@ pub fn execute(world: &mut World, line: &str) -> Lines {
         "drop" => drop_message(world, &mut args),
         "raw" => raw(world, &mut args),
         "spend" => spend(world, &mut args),
-        "give" | "refund" | "overdraw" => correct(world, &mut args),
+        "give" | "refund" | "overdraw" | "release" => correct(world, &mut args),
         "show" => bucket(world, &mut args),
         "run" => run(world, &mut args),
         "worker" | "borrow" | "pause" | "suspend" | "resume" | "crash" | "restart" | "fork" | "revoke"
@@ -137,6 +138,7 @@ fn changed(
         key,
         rate: RateCurve::constant(Rate::ZERO),
         burst: BurstCurve::constant(0),
+        policy: Policy::TokenBucket,
         lease: LEASE_DEFAULT,
         fresh: true,
     });
@@ -148,6 +150,20 @@ fn changed(
         let base = from.map_or(config.burst, BurstCurve::constant);
         config.burst =
             if over == Span::ZERO { BurstCurve::constant(to) } else { base.ramp_to(to, now, over) };
+    }
+    if let Some(window) = args.get("window", args::span)? {
+        config.policy = Policy::SlidingWindow { window };
+    }
+    if let Some(drain) = args.get("drain", args::span)? {
+        config.policy = Policy::InFlight { drain };
+    }
+    if let Some(boundaries) = args.get("boundaries", args::list(args::span))? {
+        // In scripts they are given in true time.
+        let at = |after: &Span| world.zero().ledger_time(after.0);
+        config.policy = Policy::FixedWindow { boundaries: boundaries.iter().map(at).collect() };
+    }
+    if args.flag("minted") {
+        config.policy = Policy::TokenBucket;
     }
     config.lease = args.get_or("lease", args::span, config.lease)?;
     config.fresh = !args.flag("moved");
@@ -202,6 +218,12 @@ fn correct(world: &mut World, args: &mut Args) -> Lines {
         "give" => {
             let given = world.give_back(&name, &key, tokens).map_err(told)?;
             format!("{name} gives back {given}")
+        }
+        "release" => {
+            let from = args.get("from", args::span)?.ok_or("release: from is missing")?;
+            let index = world.worker(&name).map_err(told)?.index_of(&key).ok_or("no such limit")?;
+            world.release(&name, index, tokens, from.0).map_err(told)?;
+            format!("{name} ends {tokens}")
         }
         "refund" => {
             let charged = args.get("charged", args::span)?.ok_or("refund: charged is missing")?;

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_core::bucket::{Admitted, Arrival, Level, Mint, Now, Refusal, admit, admit_by};
 use tollgate_core::curve::{Rate, RateCurve};
 use tollgate_core::message::{LeaseName, LeaseTerms};
+use tollgate_core::policy::Terms;
 use tollgate_core::rules::Rules;
 use tollgate_core::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
 
@@ -164,6 +165,8 @@ fn lease(mint: &mut Mint, level: &AtomicLevel, seq: u64, sent: u64, tokens: u64)
         duration: Span(10),
         rate: RateCurve::constant(Rate::per_second(1)),
         burst: tokens,
+        policy: Terms::Minted,
+            scarce: false,
         confirm: false,
         due: None,
     };
