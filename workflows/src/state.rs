@@ -16,7 +16,7 @@ use tollgate_core::ledger::cell::{Cell, Holder, Holding, Lease, Place};
 use tollgate_core::ledger::conserved::Away;
 use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
 use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
-use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::limit::{CellConfig, CellKey};
 use tollgate_core::message::{CellOutcome, Incarnation, LeaseTerms};
 use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 
@@ -370,11 +370,11 @@ impl Reader {
             lease: Span(cell.lease_us),
             fresh: cell.fresh,
         };
-        let mut holders = BTreeMap::new();
+        let mut holders = Vec::with_capacity(cell.holdings.len());
         for holding in cell.holdings {
             let position = usize::try_from(holding.worker).unwrap_or(usize::MAX);
             let incarnation = *ids.get(position).ok_or(StateError::Broken("a holding's worker"))?;
-            holders.insert(Holder { incarnation, borrowed: holding.borrowed }, self.holding(holding)?);
+            holders.push((Holder { incarnation, borrowed: holding.borrowed }, self.holding(holding)?));
         }
         let mut strict = BTreeMap::new();
         for entry in cell.strict {
@@ -395,7 +395,7 @@ impl Reader {
                 3 => Kind::Permits,
                 _ => return Err(StateError::Broken("kind")),
             },
-            holders,
+            holders: holders.into_iter().collect(),
             strict,
             next_place: cell.next_place,
             used: cell.used,
@@ -566,6 +566,7 @@ mod tests {
     use tollgate_core::curve::Rate;
     use tollgate_core::ledger::strict::{Acquire, Settle};
     use tollgate_core::ledger::{Configure, Input, Ledger, Output, Start};
+    use tollgate_core::limit::Version;
     use tollgate_core::message::{Acting, CellReport, LeaseName, Request};
     use tollgate_core::policy::Policy;
 

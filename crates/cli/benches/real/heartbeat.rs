@@ -60,6 +60,7 @@ impl Worker {
             used: 0,
             returned_milli: 0,
             debt_milli: 0,
+            out: 0,
             demand_micro: 5_000_000,
             waiting: 0,
             largest: 1,

@@ -2,6 +2,7 @@
 //! and [`super::cell::Cell`] grants no more of it than the two sums allow.
 
 use super::cell::{Cell, Holder, Holding, Place, Turn};
+use super::holders::Sums;
 use super::total;
 use crate::limit::whole_tokens;
 use crate::message::CellReport;
@@ -86,34 +87,16 @@ const STRICT_PART_MAX: Share = match Share::from_ppb(500_000_000) {
     None => Share::ZERO,
 };
 
-/// Totals over the holders that matter now.
-struct Fleet {
-    /// Holders that asked lately.
-    current: u64,
-    /// Those of them that want something.
-    active: u64,
-    /// Tokens that the active ones must be able to hold at once.
-    needed: u64,
-}
-
-fn fleet(cell: &Cell, now: LedgerTime) -> Fleet {
-    let mut fleet = Fleet { current: 0, active: 0, needed: 0 };
-    for holding in cell.holders.values().filter(|holding| holding.is_current(now, cell.config.lease)) {
-        fleet.current += 1;
-        if holding.is_active() {
-            fleet.active += 1;
-        }
-        fleet.needed = fleet.needed.saturating_add(holding.need());
-    }
-    fleet
+fn fleet(cell: &Cell, now: LedgerTime) -> Sums {
+    cell.holders.sums(now, cell.config.lease).0
 }
 
 impl Holding {
-    fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.demand > 0 || self.waiting > 0
     }
     /// Tokens that it must be able to hold for its work to start at all.
-    fn need(&self) -> u64 {
+    pub(super) fn need(&self) -> u64 {
         if self.is_active() { self.largest.max(1) } else { 0 }
     }
 }
@@ -208,24 +191,22 @@ fn ratio(amount: Amount, per_second: Amount, secs: u64) -> Share {
 /// Max-min fair: everybody gets what it wants up to one common level. Borrowers share what is left by the tier's own.
 fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Share) -> Share {
     let capacity = aside.rest().of(rate);
-    let demands = |borrowed: bool| -> Vec<u64> {
-        let current = |(other, holding): &(&Holder, &Holding)| {
-            other.borrowed == borrowed && holding.is_current(now, cell.config.lease)
-        };
-        cell.holders.iter().filter(current).map(|(_, holding)| holding.demand).collect()
-    };
-    let mut own = demands(false);
-    let wanted: u64 = own.iter().fold(0, |sum, demand| sum.saturating_add(*demand));
+    let wanted = fleet(cell, now).wanted;
     let mine = cell.holders.get(&holder).map_or(0, |holding| holding.demand);
     let target = if holder.borrowed {
         let left = capacity.saturating_sub(wanted);
-        mine.min(water_level(&mut demands(true), left))
+        let current = |(other, holding): &(&Holder, &Holding)| {
+            other.borrowed && holding.is_current(now, cell.config.lease)
+        };
+        let mut demands: Vec<u64> =
+            cell.holders.iter().filter(current).map(|(_, holding)| holding.demand).collect();
+        mine.min(water_level(&mut demands, left))
     } else if wanted <= capacity {
         let more = clamp_u64(u128::from(mine) * u128::from(HEADROOM.0) / u128::from(HEADROOM.1));
         let all = clamp_u64(u128::from(mine) * u128::from(capacity) / u128::from(wanted.max(1)));
         more.min(all)
     } else {
-        mine.min(water_level(&mut own, capacity))
+        mine.min(cell.holders.water_level(now, cell.config.lease, capacity))
     };
     let share = Share::ratio_floor(target, rate).min(aside.rest());
     let current =
@@ -435,6 +416,9 @@ pub(super) fn strict_time(cell: &Cell, now: LedgerTime, amount: Amount) -> Optio
 
 /// Tokens set aside for everybody whose place comes before `number`, or for everybody with a place.
 pub(super) fn waiting_before(cell: &Cell, number: Option<u64>, now: LedgerTime) -> u64 {
+    if fleet(cell, now).placed == 0 && cell.strict.is_empty() {
+        return 0;
+    }
     let before = |place: &Place| now <= place.until && number.is_none_or(|number| place.number < number);
     let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
     let strict = cell.strict.values().filter_map(|strict| strict.place());
@@ -445,6 +429,9 @@ pub(super) fn waiting_before(cell: &Cell, number: Option<u64>, now: LedgerTime) 
 
 /// Tokens that whoever has the first place wants.
 fn first_in_queue(cell: &Cell, now: LedgerTime) -> u64 {
+    if fleet(cell, now).placed == 0 && cell.strict.is_empty() {
+        return 0;
+    }
     let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
     let strict = cell.strict.values().filter_map(|strict| strict.place());
     let first = workers.chain(strict).filter(|place| now <= place.until).min_by_key(|place| place.number);

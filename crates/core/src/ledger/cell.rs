@@ -11,6 +11,7 @@
 
 use super::alloc_share::{self, Kind};
 use super::conserved::{Away, counted_under};
+use super::holders::{Holders, counts_by, share_of};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
@@ -134,7 +135,7 @@ pub struct Cell {
     /// How tokens are handed out.
     pub kind: Kind,
     /// All holders.
-    pub holders: BTreeMap<Holder, Holding>,
+    pub holders: Holders,
     /// Strict grants and who waits for one, by id.
     pub strict: BTreeMap<String, Strict>,
     /// The number that the next place in the queue gets.
@@ -204,7 +205,7 @@ impl Cell {
             away: Away::default(),
             removed: false,
             kind,
-            holders: BTreeMap::new(),
+            holders: Holders::default(),
             strict: BTreeMap::new(),
             next_place: 0,
             used: 0,
@@ -242,6 +243,7 @@ impl Cell {
             return self.advance_conserved(now, rules);
         }
         while self.at < now {
+            self.holders.settle(self.at, self.config.lease);
             let out = if rules.keeps(Rule::PiecewiseTime) {
                 self.out(self.at, rules)
             } else {
@@ -269,6 +271,7 @@ impl Cell {
             let room = (self.config.burst.at(stop) - out.cap).at_least_zero();
             self.free = self.free.min(room);
         }
+        self.holders.settle(self.at, self.config.lease);
         self.end_recovery(now);
     }
 
@@ -281,6 +284,16 @@ impl Cell {
 
     /// All that may be acted on at `at`.
     pub(super) fn out(&self, at: LedgerTime, rules: Rules) -> Out {
+        if counts_by(rules) {
+            let (sums, until) = self.holders.sums(at, self.config.lease);
+            let strict = self.strict.values().filter_map(Strict::expires).filter(|expires| at < *expires);
+            let cap = sums.cap + total(self.strict.values().map(|strict| strict.outstanding(at)));
+            return Out {
+                share: share_of(sums.share_ppb),
+                cap,
+                next_expiry: strict.chain(Some(until).filter(|until| until.0 < u64::MAX)).min(),
+            };
+        }
         let mut out = Out { share: Share::ZERO, cap: Amount::ZERO, next_expiry: None };
         let mut expiry = |expires: LedgerTime| {
             if at < expires {
@@ -297,7 +310,7 @@ impl Cell {
                 expiry(expires);
             }
         }
-        for (holder, holding) in &self.holders {
+        for (holder, holding) in self.holders.iter() {
             if holder.borrowed && !rules.keeps(Rule::BorrowedCountsAtLender) {
                 continue;
             }
@@ -355,15 +368,16 @@ impl Cell {
             self.grant(holder, report, turn)
         };
         let ends = turn.now + counted_under(&self.config.policy, terms.duration, turn.rules);
-        if let Some(holding) = self.holders.get_mut(&holder) {
-            holding.pending = Some(Lease {
-                seq: turn.seq,
-                share: terms.share,
-                cap: terms.cap,
-                tokens: terms.tokens,
-                expires: ends,
-            });
-        }
+        let (share, cap, tokens) = (terms.share, terms.cap, terms.tokens);
+        let out = Amount::tokens(report.out);
+        let is_confirmed = terms.confirm && self.config.policy.conserves();
+        self.holders.update_known(holder, |holding| {
+            holding.pending = Some(Lease { seq: turn.seq, share, cap, tokens, expires: ends });
+            // There may be no room for all that it has out; it is out all the same.
+            if is_confirmed && holding.acked.is_none() && cap < out {
+                holding.acked = Some(Lease { seq: 0, share: Share::ZERO, cap: out, tokens, expires: ends });
+            }
+        });
         self.clip(turn.now, turn.rules);
         CellOutcome::Lease(terms)
     }
@@ -375,32 +389,36 @@ impl Cell {
         let first_sight = !self.holders.contains_key(&holder);
         let rules = turn.rules;
         let conserves = self.config.policy.conserves();
-        let holding = self.holders.entry(holder).or_default();
-        let paid = holding.pays_for(report.acting, turn.epoch, now, rules);
-        let before = holding.counts(now).1;
-        let skipped = holding.settle(report, turn, conserves.then_some(before));
-        let mut refund = Amount::ZERO;
-        if !rules.keeps(Rule::SkippedTokensAreGone) {
-            refund += skipped;
-        }
-        if first_sight && rules.keeps(Rule::BaselineAtFirstSight) {
-            holding.used = report.used;
-            holding.returned = report.returned;
-        } else {
-            self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
-            let given_back = (report.returned - holding.returned).at_least_zero();
-            holding.used = holding.used.max(report.used);
-            holding.returned = holding.returned.max(report.returned);
-            let trusted = !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
-            if !rules.keeps(Rule::GivenBackCounts)
-                && let Some(acked) = &mut holding.acked
-            {
-                // The hole: the ledger takes the cap to be lower by what came, and the worker keeps to the old one.
-                acked.cap = (acked.cap - given_back).at_least_zero();
+        let used = &mut self.used;
+        let (before, refund) = self.holders.update(holder, |holding| {
+            let paid = holding.pays_for(report.acting, turn.epoch, now, rules);
+            let before = holding.counts(now).1;
+            let skipped = holding.settle(report, turn, conserves.then_some(before));
+            let mut refund = Amount::ZERO;
+            if !rules.keeps(Rule::SkippedTokensAreGone) {
+                refund += skipped;
             }
-            refund += if trusted { given_back } else { given_back.min(paid) };
-        }
-        holding.take_figures(report, now);
+            if first_sight && rules.keeps(Rule::BaselineAtFirstSight) {
+                holding.used = report.used;
+                holding.returned = report.returned;
+            } else {
+                *used = used.saturating_add(report.used.saturating_sub(holding.used));
+                let given_back = (report.returned - holding.returned).at_least_zero();
+                holding.used = holding.used.max(report.used);
+                holding.returned = holding.returned.max(report.returned);
+                let trusted =
+                    !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
+                if !rules.keeps(Rule::GivenBackCounts)
+                    && let Some(acked) = &mut holding.acked
+                {
+                    // The hole: the ledger takes the cap to be lower by what came, and the worker keeps to the old one.
+                    acked.cap = (acked.cap - given_back).at_least_zero();
+                }
+                refund += if trusted { given_back } else { given_back.min(paid) };
+            }
+            holding.take_figures(report, now);
+            (before, refund)
+        });
         if conserves {
             self.account(holder, before, report.acting.is_some(), turn);
         } else if !recovering {
@@ -410,22 +428,28 @@ impl Cell {
 
     /// Usage without a heartbeat. The lease stays as it is.
     pub fn report(&mut self, holder: Holder, report: &CellReport, epoch: u64, rules: Rules) {
-        let Some(holding) = self.holders.get_mut(&holder) else { return };
-        self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
-        holding.used = holding.used.max(report.used);
-        if rules.keeps(Rule::SettleByNewerSeq) {
-            return;
-        }
-        let names = |lease: &Option<Lease>| {
-            report.acting.is_some_and(|acting| {
-                lease.is_some_and(|lease| acting.name == LeaseName { epoch, seq: lease.seq })
-            })
-        };
-        if names(&holding.acked) {
-            let skipped = holding.pending.take().map_or(Amount::ZERO, |lease| lease.tokens);
+        let used = &mut self.used;
+        let skipped = self.holders.update_known(holder, |holding| {
+            *used = used.saturating_add(report.used.saturating_sub(holding.used));
+            holding.used = holding.used.max(report.used);
+            if rules.keeps(Rule::SettleByNewerSeq) {
+                return None;
+            }
+            let names = |lease: &Option<Lease>| {
+                report.acting.is_some_and(|acting| {
+                    lease.is_some_and(|lease| acting.name == LeaseName { epoch, seq: lease.seq })
+                })
+            };
+            if names(&holding.acked) {
+                return holding.pending.take().map(|lease| lease.tokens);
+            }
+            if names(&holding.pending) {
+                holding.acked = holding.pending.take();
+            }
+            None
+        });
+        if let Some(skipped) = skipped.flatten() {
             self.refund(skipped, self.at, rules);
-        } else if names(&holding.pending) {
-            holding.acked = holding.pending.take();
         }
     }
 
@@ -563,10 +587,10 @@ impl Cell {
         self.free += tokens - tokens.min(cap);
         // A share of which no whole token can be held would be minted by nobody.
         let share = if cap < Amount::ONE { Share::ZERO } else { share };
-        if let Some(holding) = self.holders.get_mut(&holder) {
+        self.holders.update_known(holder, |holding| {
             holding.place = wish.place;
             holding.turn_until = wish.turn_until;
-        }
+        });
         LeaseTerms { share, cap, tokens: tokens.min(cap), due: wish.due, ..self.terms(turn) }
     }
 

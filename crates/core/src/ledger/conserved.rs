@@ -99,9 +99,12 @@ impl Cell {
     /// As [`Cell::advance`], where tokens are conserved.
     pub(super) fn advance_conserved(&mut self, now: LedgerTime, rules: Rules) {
         while self.at < now {
+            self.holders.settle(self.at, self.config.lease);
             let out = self.out(self.at, rules);
             let recovery = self.recovering_until.filter(|until| self.at < *until);
             let stop = now.min(out.next_expiry.unwrap_or(now)).min(recovery.unwrap_or(now));
+            // Up to `stop` nothing ended; what ends there no longer counts.
+            self.holders.settle(stop, self.config.lease);
             let left = self.out(stop, rules).cap;
             if rules.keeps(Rule::EndedCountsAsUsed) {
                 self.put_away(self.lost_at(stop), out.cap - left);
@@ -112,6 +115,7 @@ impl Cell {
             }
             self.at = stop;
         }
+        self.holders.settle(self.at, self.config.lease);
         self.away.come_back(now);
         self.end_recovery(now);
         self.clip(now, rules);
@@ -191,11 +195,19 @@ impl Cell {
     pub(super) fn grant_conserved(&mut self, holder: Holder, report: &CellReport, turn: &Turn) -> LeaseTerms {
         let own = self.holders.get(&holder).map_or(Amount::ZERO, |holding| holding.counts(turn.now).1);
         let (wish, scarce) = self.wish_conserved(holder, report, own, turn);
-        let cap = wish.cap.min(own + self.lendable(turn).at_least_zero());
-        if let Some(holding) = self.holders.get_mut(&holder) {
+        let own_place = self.holders.get(&holder).and_then(|holding| holding.place);
+        let own_place = own_place.filter(|place| turn.now <= place.until);
+        // Whoever is in line comes first, also when there will be enough for everybody soon.
+        let before = waiting_before(self, own_place.map(|place| place.number), turn.now);
+        let lendable = self.lendable(turn);
+        let free = (lendable - Amount::tokens(before)).max(lendable.min(Amount::ZERO));
+        // After a cut more may be out than there is. Whoever then got its part of the cut before all of that has come back would
+        // begin new work on top of it.
+        let cap = wish.cap.min((own + free).at_least_zero());
+        self.holders.update_known(holder, |holding| {
             holding.place = wish.place;
             holding.turn_until = None;
-        }
+        });
         LeaseTerms { cap: Amount::tokens(whole(cap)), due: wish.due, scarce, ..self.terms(turn) }
     }
 

@@ -7,6 +7,7 @@
 pub mod alloc_share;
 pub mod cell;
 pub mod conserved;
+pub mod holders;
 pub mod strict;
 pub mod view;
 
