@@ -10,6 +10,7 @@
 //! only what is left of the rate. Together nobody ever mints faster than the rate or holds more than the burst.
 
 use super::alloc_share::{self, Kind};
+use super::explain::{Room, Unserved};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
@@ -73,6 +74,10 @@ pub struct Holding {
     pub seen: LedgerTime,
     /// Since when it has waited without a break.
     pub waiting_since: Option<LedgerTime>,
+    /// What waits there, and since when.
+    pub unserved: Option<Unserved>,
+    /// Since when it has held a part without a break, in whole seconds; read only while it does.
+    pub held_since: Option<LedgerTime>,
     /// Its place among those who wait for counted tokens or for their turn.
     pub place: Option<Place>,
     /// When its turn ends, where workers take turns.
@@ -134,6 +139,8 @@ pub struct Cell {
     pub next_place: u64,
     /// Tokens that holders and strict grants said they used, since the cell began.
     pub used: u64,
+    /// How much of the rate was used lately.
+    pub room: Room,
 }
 
 impl Holding {
@@ -198,11 +205,15 @@ impl Cell {
             strict: BTreeMap::new(),
             next_place: 0,
             used: 0,
+            room: Room::begin(now, 0),
         }
     }
 
     /// Takes on a new configuration. What is out stays counted.
     pub fn reconfigure(&mut self, now: LedgerTime, config: CellConfig) {
+        if self.config.rate != config.rate {
+            self.room = Room::begin(now, self.used);
+        }
         self.config = config;
         self.removed = false;
         self.clip(now, Rules::ALL);
@@ -215,6 +226,7 @@ impl Cell {
         self.recovering_until = Some(until);
         self.holders.clear();
         self.strict.clear();
+        self.room = Room::begin(now, self.used);
     }
 
     /// Whether the cell still waits for leases that it doesn't know.
@@ -329,6 +341,7 @@ impl Cell {
                 tokens: terms.tokens,
                 expires: turn.now + counted_by(terms.duration, turn.rules),
             });
+            holding.note_held(before, turn.now);
         }
         self.clip(turn.now, turn.rules);
         CellOutcome::Lease(terms)
@@ -604,6 +617,7 @@ impl Holding {
             (0, _) => None,
             (_, since) => since.or(Some(now)),
         };
+        self.note_waiting(now);
     }
 }
 
