@@ -22,11 +22,11 @@ use crate::proto as pb;
 use crate::state;
 use crate::twin::{self, Twin};
 use crate::wire::config::{ConfigureJson, ConfiguredJson, ConfiguredStatus, VersionJson};
+use crate::wire::explain;
 use crate::wire::lease::{
     AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, NUMBER_BITS, RefusedJson, ReportJson,
     incarnation_of, incarnation_text, key_of,
 };
-use crate::wire::explain;
 use crate::wire::status::{self, FilterJson, LimitRowJson, StatusJson, UnreadableJson};
 use crate::wire::{Unreadable, payload, read, write};
 use serde::{Deserialize, Serialize};

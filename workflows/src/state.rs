@@ -161,7 +161,9 @@ impl<'a> Writer<'a> {
                 since_in_us: self.relative(unserved.since),
                 until_used: unserved.until_used,
             }),
-            held_secs: holding.held_since.map(|since| whole_secs(self.state.now.0).saturating_sub(whole_secs(since.0))),
+            held_secs: holding
+                .held_since
+                .map(|since| whole_secs(self.state.now.0).saturating_sub(whole_secs(since.0))),
         }
     }
 
@@ -452,9 +454,9 @@ impl Reader {
                 since: self.time(unserved.since_in_us),
                 until_used: unserved.until_used,
             }),
-            held_since: holding.held_secs.map(|secs| {
-                LedgerTime(whole_secs(self.now).saturating_sub(secs).saturating_mul(1_000_000))
-            }),
+            held_since: holding
+                .held_secs
+                .map(|secs| LedgerTime(whole_secs(self.now).saturating_sub(secs).saturating_mul(1_000_000))),
         })
     }
 

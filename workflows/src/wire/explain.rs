@@ -262,10 +262,8 @@ impl ExplainLimitJson {
         let mut places: BTreeMap<&'static str, usize> = BTreeMap::new();
         for waiter in waiters {
             let place = *places.entry(code(&waiter.reason)).or_insert_with(|| {
-                reasons.push(WhyJson {
-                    since_us: Some(waiter.since.0),
-                    ..WhyJson::of(&waiter.reason, &names)
-                });
+                reasons
+                    .push(WhyJson { since_us: Some(waiter.since.0), ..WhyJson::of(&waiter.reason, &names) });
                 reasons.len() - 1
             });
             if let Some(why) = reasons.get_mut(place) {

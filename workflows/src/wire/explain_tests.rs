@@ -2,19 +2,22 @@ use super::sentences::shell;
 use super::*;
 use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::status::FilterJson;
-use tollgate_core::ledger::Ledger;
-use tollgate_core::limit::CellKey;
-use tollgate_core::message::Incarnation;
 use tollgate_core::curve::Rate;
+use tollgate_core::ledger::Ledger;
 use tollgate_core::ledger::{Configure, Input, Output, Settings, Start};
+use tollgate_core::limit::CellKey;
 use tollgate_core::limit::{CellConfig, LABEL_BYTES_MAX, NAME_BYTES_MAX, Version};
+use tollgate_core::message::Incarnation;
 use tollgate_core::message::{CellReport, Request};
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 fn ledger(cells: Vec<CellConfig>) -> Ledger {
     let mut ledger = Ledger::new(Start::First, 7, LedgerTime(1_000_000));
-    let configure =
-        Configure { version: Version { run: 1, n: 1 }, settings: Settings { target_rate_milli: 10_000 }, cells };
+    let configure = Configure {
+        version: Version { run: 1, n: 1 },
+        settings: Settings { target_rate_milli: 10_000 },
+        cells,
+    };
     assert_eq!(ledger.apply(LedgerTime(1_000_000), Input::Configure(configure)), Output::Configured);
     ledger
 }
@@ -112,9 +115,8 @@ fn the_answer_for_a_full_group_with_the_longest_names_can_be_read() {
     for quote in ["\"", "'"] {
         let name = |n: usize| format!("{}{n:04}", quote.repeat(NAME_BYTES_MAX - 4));
         let label = "t".repeat(LABEL_BYTES_MAX);
-        let keys: Vec<CellKey> = (0..60)
-            .map(|n| CellKey { meter: label.clone(), tier: label.clone(), limit: name(n) })
-            .collect();
+        let keys: Vec<CellKey> =
+            (0..60).map(|n| CellKey { meter: label.clone(), tier: label.clone(), limit: name(n) }).collect();
         let cells = keys.iter().map(|key| CellConfig {
             key: key.clone(),
             ..CellConfig::constant("x", Rate::per_second(10), 10, Span::from_secs(15))

@@ -10,7 +10,8 @@ use crate::table::{Cell, Paint, Side, Table, printable};
 use tollgate_core::limit::CellKey;
 use tollgate_workflows::details::{key as key_text, percent, rate_text, tenths};
 use tollgate_workflows::wire::explain::{
-    CandidatesJson, ExplainJson, ExplainLimitJson, ExplainWorkerJson, HoldJson, WaiterJson, WhyJson, starving_text,
+    CandidatesJson, ExplainJson, ExplainLimitJson, ExplainWorkerJson, HoldJson, WaiterJson, WhyJson,
+    starving_text,
 };
 use tollgate_workflows::wire::status::FilterJson;
 
@@ -39,7 +40,9 @@ pub async fn run(global: &Global, options: &Explain) -> Result<(), Failure> {
 
 fn not_found(name: &str, group: &str, candidates: &CandidatesJson, now_us: u64) -> String {
     let mut text = if candidates.ambiguous {
-        format!("{name:?} means several workers in group {group:?}; name one by the beginning of its incarnation:")
+        format!(
+            "{name:?} means several workers in group {group:?}; name one by the beginning of its incarnation:"
+        )
     } else {
         format!("no limit or worker {name:?} in group {group:?}")
     };
@@ -86,12 +89,15 @@ fn asking(workers: u64) -> String {
 
 fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -> String {
     let row = &limit.row;
-    let used = row.used_micro.map_or_else(String::new, |used| {
-        format!(", {} used lately", rate_text(used, 0))
-    });
+    let used =
+        row.used_micro.map_or_else(String::new, |used| format!(", {} used lately", rate_text(used, 0)));
     let as_of = format!("as of {} ({})", clock(at_us, now_us), relative(at_us, now_us));
-    let figures =
-        format!("{}, burst {}{used}, handed out by {} · {as_of}", rate_cell(row, now_us), row.burst, row.kind);
+    let figures = format!(
+        "{}, burst {}{used}, handed out by {} · {as_of}",
+        rate_cell(row, now_us),
+        row.burst,
+        row.kind
+    );
     let name = paint.bold(&format!("limit {}", printable(&key_text(row))));
     let mut text = format!("{name} · {}\n", printable(&figures));
     if let Some(starving) = &row.starving {
@@ -117,7 +123,11 @@ fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -
         cells.push(Cell::dim(short(&holder.incarnation)));
         holders.row(cells);
     }
-    text.push_str(&if holders.is_empty() { "no worker holds any of it\n".to_owned() } else { holders.render(paint) });
+    text.push_str(&if holders.is_empty() {
+        "no worker holds any of it\n".to_owned()
+    } else {
+        holders.render(paint)
+    });
     let idle = limit.holders.iter().filter(|holder| !holds(holder)).count() as u64;
     if idle > 0 {
         text.push_str(&format!("{} known that hold nothing now\n", counted(idle, "worker")));
@@ -159,7 +169,8 @@ fn worker_part(worker: &ExplainWorkerJson, at_us: u64, now_us: u64, paint: Paint
     let heard = format!("heard {} ({})", relative(worker.seen_us, now_us), clock(worker.seen_us, now_us));
     let heading = paint.bold(&format!("worker {}", printable(name)));
     let standing = if worker.silent && worker.standing == "live" { "silent" } else { &worker.standing };
-    let mut text = format!("{heading} · {standing} · {heard} · incarnation {}\n", printable(&worker.incarnation));
+    let mut text =
+        format!("{heading} · {standing} · {heard} · incarnation {}\n", printable(&worker.incarnation));
     for why in &worker.reasons {
         text.push_str(&sentence(why, "", paint));
     }

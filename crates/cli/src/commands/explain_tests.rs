@@ -189,11 +189,19 @@ fn a_name_that_means_nothing_is_told_what_there_is() {
         left_out: 2,
     };
     let text = not_found("ap", "default", &candidates, NOW);
-    assert!(text.starts_with("no limit or worker \"ap\" in group \"default\"; there are:\n  limit   api-0\n"));
-    assert!(text.contains("\n  worker  host-4  00000004, live, heard 1.0s ago\n  and 7 more: see "), "{text}");
+    assert!(
+        text.starts_with("no limit or worker \"ap\" in group \"default\"; there are:\n  limit   api-0\n")
+    );
+    assert!(
+        text.contains("\n  worker  host-4  00000004, live, heard 1.0s ago\n  and 7 more: see "),
+        "{text}"
+    );
     candidates = CandidatesJson { ambiguous: true, limits: Vec::new(), left_out: 0, ..candidates };
     let text = not_found("host", "default", &candidates, NOW);
-    assert!(text.starts_with("\"host\" means several workers") && text.ends_with("host-7  00000007, live, heard 1.0s ago"));
+    assert!(
+        text.starts_with("\"host\" means several workers")
+            && text.ends_with("host-7  00000007, live, heard 1.0s ago")
+    );
     let nothing = not_found("ap", "default", &CandidatesJson::default(), NOW);
     assert_eq!(nothing, "no limit or worker \"ap\" in group \"default\"");
 }

@@ -118,12 +118,8 @@ fn somebody_who_starves_is_told_of_above_the_table_and_in_it() {
         text: "the burst is small".to_owned(),
         help: "raise it".to_owned(),
     };
-    let row = LimitRowJson {
-        used_micro: Some(20_500_000),
-        waiting: 5,
-        starving: Some(starving),
-        ..row("api", 50)
-    };
+    let row =
+        LimitRowJson { used_micro: Some(20_500_000), waiting: 5, starving: Some(starving), ..row("api", 50) };
     let shown = render(&status(vec![row]), NOW, Paint::OFF);
     assert!(
         shown.contains(

@@ -34,7 +34,7 @@ fn nobody() -> String {
 
 #[test]
 fn every_command_explains_itself_with_examples() {
-    let commands: [&[&str]; 13] = [
+    let commands: [&[&str]; 14] = [
         &[],
         &["dev"],
         &["serve"],

@@ -53,12 +53,18 @@ fn whoever_waits_is_told_why_and_what_would_help() {
         println!("{shown}");
         assert!(shown.starts_with("worker worker-3 · live · heard "), "{shown}");
         assert!(shown.contains("none: the rate is 0 and stays so: the limit is paused\n"), "{shown}");
-        assert!(shown.contains("set a rate: tollgate limit set none --rate RATE --group g-explain\n"), "{shown}");
+        assert!(
+            shown.contains("set a rate: tollgate limit set none --rate RATE --group g-explain\n"),
+            "{shown}"
+        );
 
         // A limit that isn't there, and that somebody asks for.
         let shown = world.tollgate_ok(&["explain", "slwo"]);
         println!("{shown}");
-        assert!(shown.contains("1 worker asks") && shown.contains("the group has no limit \"slwo\""), "{shown}");
+        assert!(
+            shown.contains("1 worker asks") && shown.contains("the group has no limit \"slwo\""),
+            "{shown}"
+        );
 
         world.signal(&world.coordinator(), "evict", wire::write(&json!({"worker": "worker-1"}))).await;
         ask(&mut busy, 50).await;
@@ -74,8 +80,13 @@ fn whoever_waits_is_told_why_and_what_would_help() {
         println!("{}", stderr(&output));
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
         let text = stderr(&output);
-        assert!(text.starts_with("error: no limit or worker \"wroker-3\" in group \"g-explain\"; there are:\n"));
-        assert!(text.contains("\n  limit   slow\n") && text.contains("\n  worker  worker-3  00000000, live, "), "{text}");
+        assert!(
+            text.starts_with("error: no limit or worker \"wroker-3\" in group \"g-explain\"; there are:\n")
+        );
+        assert!(
+            text.contains("\n  limit   slow\n") && text.contains("\n  worker  worker-3  00000000, live, "),
+            "{text}"
+        );
         // The workers' incarnations begin alike.
         let output = world.tollgate(&["explain", "0000", "--json"]);
         let error: Value = serde_json::from_slice(&output.stderr).unwrap();

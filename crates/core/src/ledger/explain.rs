@@ -279,7 +279,7 @@ struct Facts<'a> {
     places: Vec<(u64, u64)>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Silent {
     workers: u64,
     share: Share,
@@ -344,7 +344,9 @@ impl<'a> Facts<'a> {
         let name = worker.map(|worker| worker.name.clone()).unwrap_or_default();
         let reason = if self.ledger.is_evicted(holder.incarnation) && !self.cell.removed {
             Reason::Evicted
-        } else if is_silent(holding.seen, self.now, self.heartbeat) && self.ledger.recovering(self.cell).is_none() {
+        } else if is_silent(holding.seen, self.now, self.heartbeat)
+            && self.ledger.recovering(self.cell).is_none()
+        {
             Reason::NotHeard { since: holding.seen }
         } else {
             let cost = holding.largest.max(1);
@@ -468,7 +470,8 @@ impl Cell {
             return;
         }
         let used = self.used.saturating_sub(self.room.used);
-        let owed = self.free < Amount::ZERO || self.holders.values().any(|holding| holding.debt > Amount::ZERO);
+        let owed =
+            self.free < Amount::ZERO || self.holders.values().any(|holding| holding.debt > Amount::ZERO);
         let is_low = u128::from(used) * (NANO * 100) < minted.saturating_mul(ROOM_BELOW_PERCENT);
         let used_micro = clamp_u64(u128::from(used) * 1_000_000_000_000 / u128::from(length.0.max(1)));
         let last = Window { from: self.room.from, used_micro, left_room: is_low && !owed };

@@ -91,7 +91,9 @@ fn why(reason: Reason, now: LedgerTime) -> String {
         Reason::HeldBySilent { workers, until } => {
             format!("held by {workers} silent, for {}", span(until.since(now)))
         }
-        Reason::CrowdedBurst { needed, burst } => format!("crowded: {needed} needed at once of burst {burst}"),
+        Reason::CrowdedBurst { needed, burst } => {
+            format!("crowded: {needed} needed at once of burst {burst}")
+        }
         Reason::Reserve { kept } => format!("reserve of {kept}"),
         Reason::NextMessage => "comes with the next message".to_string(),
         other => format!("{other:?}"),

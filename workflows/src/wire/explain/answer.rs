@@ -2,8 +2,9 @@
 
 use super::sentences::Names;
 use super::{
-    CandidateJson, CandidatesJson, ENTRIES_MAX, EXPLAINED_MAX, ExplainJson, ExplainLimitJson, ExplainWorkerJson,
-    HoldJson, STARVING_MAX, StarvingJson, StarvingLimitJson, StarvingLimitsJson, WhyJson, WorkerLimitJson,
+    CandidateJson, CandidatesJson, ENTRIES_MAX, EXPLAINED_MAX, ExplainJson, ExplainLimitJson,
+    ExplainWorkerJson, HoldJson, STARVING_MAX, StarvingJson, StarvingLimitJson, StarvingLimitsJson, WhyJson,
+    WorkerLimitJson,
 };
 use crate::wire::lease::incarnation_text;
 use crate::wire::status::{FilterJson, standing_text};

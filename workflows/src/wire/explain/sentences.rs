@@ -10,10 +10,10 @@ use tollgate_core::limit::CellKey;
 
 /// What sentences name.
 pub(super) struct Names<'a> {
-    pub group: &'a str,
-    pub limit: &'a str,
+    pub(super) group: &'a str,
+    pub(super) limit: &'a str,
     /// The rate now, and where it goes.
-    pub rate: Option<(u64, u64)>,
+    pub(super) rate: Option<(u64, u64)>,
 }
 
 impl Names<'_> {
@@ -98,7 +98,8 @@ fn sentences(reason: &Reason, names: &Names<'_>) -> (String, String, Option<Stri
                 rate_text(*wanted_micro, *wanted_micro),
                 names.rate_now()
             ),
-            "raise the rate if what is behind the limit can take more, else let callers ask for less".to_owned(),
+            "raise the rate if what is behind the limit can take more, else let callers ask for less"
+                .to_owned(),
             Some(names.set("--rate RATE")),
         ),
         Reason::Queued { ahead } => (
@@ -138,15 +139,25 @@ fn sentences(reason: &Reason, names: &Names<'_>) -> (String, String, Option<Stri
             Some(names.set("--rate RATE")),
         ),
         Reason::Recovering { until } => plain(
-            format!("the coordinator lost its memory; until {} leases may be out that it doesn't know", clock(until.0)),
+            format!(
+                "the coordinator lost its memory; until {} leases may be out that it doesn't know",
+                clock(until.0)
+            ),
             "wait until then: leases are confirmed in the meantime, and none are raised",
         ),
         Reason::HeldBySilent { workers, until } => plain(
-            format!("{} held by {workers} not heard any more; free again by {}", if *workers == 1 { "a part is" } else { "parts are" }, clock(until.0)),
+            format!(
+                "{} held by {workers} not heard any more; free again by {}",
+                if *workers == 1 { "a part is" } else { "parts are" },
+                clock(until.0)
+            ),
             "wait until then; workers that are stopped by SIGTERM give their part back at once",
         ),
         Reason::NotHeard { since } => plain(
-            format!("the worker was last heard at {}: it has stopped, or can't reach Temporal", clock(since.0)),
+            format!(
+                "the worker was last heard at {}: it has stopped, or can't reach Temporal",
+                clock(since.0)
+            ),
             "look whether it runs, and at its log; what it holds is free again when its lease ends",
         ),
         Reason::Evicted => plain(
