@@ -108,8 +108,8 @@ fn a_limit_shows_who_holds_who_waits_and_what_helps() {
          host-1  3m05s ago    50%     8.0  5/s and 2.5 tokens  in 7.0s  1.0s ago  01234567\n\
          host-9  -            50%     8.0  -                   -        14s ago   01234567\n\
          \n\
-         WAITS        FOR TOKENS  SINCE     REASON         INCARNATION OR PERMIT\n\
-         host-2               12  4.0s ago  limit reached  fedcba98\n\
+         WAITS     FOR TOKENS  SINCE     REASON         INCARNATION OR PERMIT\n\
+         host-2            12  4.0s ago  limit reached  fedcba98\n\
          cron\u{fffd}[2J           3  4.0s ago  limit reached  job-7\n\
          4 more are left out\n\
          \n\

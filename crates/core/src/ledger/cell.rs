@@ -377,6 +377,7 @@ impl Cell {
             }
             refund += if trusted { given_back } else { given_back.min(paid) };
         }
+        holding.note_waiting(report.waiting, now, self.config.lease);
         holding.take_figures(report, now);
         if !recovering {
             self.refund(refund, now, rules);
@@ -617,7 +618,6 @@ impl Holding {
             (0, _) => None,
             (_, since) => since.or(Some(now)),
         };
-        self.note_waiting(now);
     }
 }
 

@@ -506,12 +506,13 @@ impl Holding {
         };
     }
 
-    /// Notes since when what waits has waited. Its figures must have been taken in.
-    pub(super) fn note_waiting(&mut self, now: LedgerTime) {
-        self.unserved = match self.unserved {
-            _ if self.waiting == 0 => None,
+    /// Notes since when what waits has waited. Its counter must have been taken in, and its other figures not yet. Whoever
+    /// wasn't heard for a lease begins anew: what happened meanwhile is not the limit's fault.
+    pub(super) fn note_waiting(&mut self, waiting: u64, now: LedgerTime, lease: Span) {
+        self.unserved = match self.unserved.filter(|_| self.is_current(now, lease)) {
+            _ if waiting == 0 => None,
             Some(unserved) if self.used < unserved.until_used => Some(unserved),
-            _ => Some(Unserved { since: now, until_used: self.used.saturating_add(self.waiting) }),
+            _ => Some(Unserved { since: now, until_used: self.used.saturating_add(waiting) }),
         };
     }
 }

@@ -59,15 +59,12 @@ fn held(holder: &HolderView, now: LedgerTime) -> String {
     }
     let idle = if idle.is_empty() { String::new() } else { format!(", unused {}", idle.join(" and ")) };
     let silent = if holder.silent { ", silent" } else { "" };
-    format!(
-        "  {} holds share {} cap {} since {since} ago{idle}{silent}",
-        holder.worker, holder.share, holder.cap
-    )
+    format!("  {} holds share {} cap {} for {since}{idle}{silent}", holder.worker, holder.share, holder.cap)
 }
 
 fn waits(waiter: &Waiter, now: LedgerTime) -> String {
     let (who, tokens, since) = (who(waiter), waiter.tokens, span(now.since(waiter.since)));
-    format!("  {who} waits for {tokens} since {since} ago: {}", why(waiter.reason, now))
+    format!("  {who} waits {since} for {tokens}: {}", why(waiter.reason, now))
 }
 
 fn who(waiter: &Waiter) -> &str {
@@ -82,7 +79,7 @@ fn why(reason: Reason, now: LedgerTime) -> String {
         Reason::UnknownLimit => "no such limit".to_string(),
         Reason::Evicted => "evicted".to_string(),
         Reason::Recovering { until } => format!("recovering for {}", span(until.since(now))),
-        Reason::NotHeard { since } => format!("not heard since {} ago", span(now.since(since))),
+        Reason::NotHeard { since } => format!("not heard for {}", span(now.since(since))),
         Reason::CostAboveBurst { cost, burst } => format!("cost {cost} above burst {burst}"),
         Reason::NoRate => "no rate".to_string(),
         Reason::Ramp { ends } => format!("ramp for {}", span(ends.since(now))),
