@@ -230,6 +230,24 @@ mod tests {
     }
 
     #[test]
+    fn somebody_who_starves_is_told_of_above_the_table_and_in_it() {
+        let status = serde_json::json!({
+            "group": "default", "now_us": 1, "epoch": 1, "version": {"run_us": 1, "n": 1}, "rules_version": 1, "workers": 1,
+            "heartbeat_ms": 1_000, "unreadable": {"count": 0}, "digest": "",
+            "limits": [{
+                "limit": "a*b", "meter": "requests", "tier": "default", "rate_micro": 50_000_000, "target_micro": 50_000_000,
+                "burst": 16, "free_milli": 0, "share_ppb": 0, "cap_milli": 0, "kind": "shares", "kind_reason": "", "used": 7,
+                "waiting": 5, "holders": 1, "used_micro": 12_000_000,
+                "starving": {"who": "host|1", "tokens": 5, "since_us": 0, "reason": "reserve", "text": "so", "help": ""},
+            }],
+        });
+        let page = coordinator(&serde_json::from_value(status).unwrap());
+        let told = "**a\\*b has room, and host\\|1 has waited for 5 tokens since 00:00:00 UTC, while 12/s of 50/s were used: so**.";
+        assert!(page.contains(told), "{page}");
+        assert!(page.contains("5 (starving) |"), "{page}");
+    }
+
+    #[test]
     fn a_table_keeps_its_columns_apart() {
         let mut page = String::new();
         table(&mut page, &["limit", "rate", "burst"], [["a", "5/s", "16"].map(str::to_owned)].into_iter());
