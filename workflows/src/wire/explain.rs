@@ -11,15 +11,15 @@ use super::status::LimitRowJson;
 use sentences::Names;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tollgate_core::ledger::explain::{Waiter, Who};
+use tollgate_core::ledger::explain::{Explanation, PermitView, Waiter, Who};
 use tollgate_core::ledger::view::{CellView, HolderView};
 
 /// The most limits in one answer, in the order of their names; of one worker, those that it waits for first. With
 /// [`ENTRIES_MAX`] this keeps the answer within what is read (1 MiB) also where all names are as long as they may be; the
 /// server takes 2 MiB.
 pub const EXPLAINED_MAX: usize = 50;
-/// The most holders, waiters and candidates in one answer, each kind for itself: a whole fleet of 200 workers and more.
-pub const ENTRIES_MAX: usize = 300;
+/// The most holders, permits, waiters and candidates in one answer, each kind for itself: a whole fleet of 200 workers.
+pub const ENTRIES_MAX: usize = 250;
 /// The most limits in the answer to `starving`.
 pub const STARVING_MAX: usize = 50;
 
@@ -60,6 +60,12 @@ pub struct ExplainLimitJson {
     /// More holders, not in the list.
     #[serde(default)]
     pub holders_left_out: u64,
+    /// Strict permits that are out, the oldest first.
+    #[serde(default)]
+    pub permits: Vec<PermitJson>,
+    /// More permits, not in the list.
+    #[serde(default)]
+    pub permits_left_out: u64,
     /// Who waits, whoever has waited longest first.
     pub waiters: Vec<WaiterJson>,
     /// More waiters, not in the list.
@@ -100,6 +106,21 @@ pub struct HoldJson {
     /// Whether it missed so many heartbeats that it must be gone or cut off.
     #[serde(default)]
     pub silent: bool,
+}
+
+/// A strict permit that may be used, and counts until its use is reported or it ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PermitJson {
+    /// The permit.
+    pub permit: String,
+    /// Who asked for it.
+    pub client: String,
+    /// Its tokens.
+    pub tokens: u64,
+    /// When it was granted.
+    pub since_us: u64,
+    /// When it surely ends.
+    pub expires_us: u64,
 }
 
 /// Somebody who waits: a worker, or a strict permit.
@@ -255,12 +276,13 @@ pub struct StarvingLimitJson {
 }
 
 impl ExplainLimitJson {
-    fn of(view: CellView, waiters: &[Waiter], group: &str, entries: usize) -> ExplainLimitJson {
+    fn of(explanation: Explanation, group: &str, entries: usize) -> ExplainLimitJson {
+        let Explanation { cell: view, permits, waiters } = explanation;
         let names = Names { group, limit: &view.key.limit, rate: Some((view.rate_micro, view.target_micro)) };
         // In the order of their first waiter, which is the one that has waited longest.
         let mut reasons: Vec<WhyJson> = Vec::new();
         let mut places: BTreeMap<&'static str, usize> = BTreeMap::new();
-        for waiter in waiters {
+        for waiter in &waiters {
             let place = *places.entry(code(&waiter.reason)).or_insert_with(|| {
                 reasons
                     .push(WhyJson { since_us: Some(waiter.since.0), ..WhyJson::of(&waiter.reason, &names) });
@@ -278,6 +300,8 @@ impl ExplainLimitJson {
             row: LimitRowJson::of(&view),
             holders: holders.iter().take(entries).map(|holder| HoldJson::of(holder)).collect(),
             holders_left_out: left_out(holders.len()),
+            permits_left_out: left_out(permits.len()),
+            permits: permits.into_iter().take(entries).map(PermitJson::of).collect(),
             waiters: waiters.iter().take(entries).map(WaiterJson::of).collect(),
             waiters_left_out: left_out(waiters.len()),
             reasons,
@@ -300,6 +324,18 @@ impl HoldJson {
             expires_us: holder.expires.map(|expires| expires.0),
             seen_us: holder.seen.0,
             silent: holder.silent,
+        }
+    }
+}
+
+impl PermitJson {
+    fn of(permit: PermitView) -> PermitJson {
+        PermitJson {
+            permit: permit.id,
+            client: permit.client,
+            tokens: permit.tokens,
+            since_us: permit.since.0,
+            expires_us: permit.expires.0,
         }
     }
 }

@@ -114,7 +114,7 @@ fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -
         ("UNUSED", Side::Left),
         ("EXPIRES", Side::Left),
         ("HEARD", Side::Left),
-        ("INCARNATION", Side::Left),
+        ("INCARNATION OR PERMIT", Side::Left),
     ]);
     for holder in limit.holders.iter().filter(holds) {
         let mut cells = vec![Cell::new(worker_name(holder))];
@@ -123,8 +123,16 @@ fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -
         cells.push(Cell::dim(short(&holder.incarnation)));
         holders.row(cells);
     }
+    for permit in &limit.permits {
+        let mut cells =
+            vec![Cell::new(&permit.client), Cell::new(ago(permit.since_us, at_us)), Cell::new("-")];
+        let expires = relative(permit.expires_us, now_us);
+        cells.extend([permit.tokens.to_string(), "-".to_owned(), expires, "-".to_owned()].map(Cell::new));
+        cells.push(Cell::dim(&permit.permit));
+        holders.row(cells);
+    }
     text.push_str(&if holders.is_empty() {
-        "no worker holds any of it\n".to_owned()
+        "nobody holds any of it\n".to_owned()
     } else {
         holders.render(paint)
     });
@@ -132,7 +140,7 @@ fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -
     if idle > 0 {
         text.push_str(&format!("{} known that hold nothing now\n", counted(idle, "worker")));
     }
-    text.push_str(&left_out(limit.holders_left_out));
+    text.push_str(&left_out(limit.holders_left_out + limit.permits_left_out));
     text.push('\n');
     if limit.waiters.is_empty() {
         text.push_str("nobody waits\n");

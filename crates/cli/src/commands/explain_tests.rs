@@ -1,5 +1,5 @@
 use super::*;
-use tollgate_workflows::wire::explain::{CandidateJson, StarvingJson, WorkerLimitJson};
+use tollgate_workflows::wire::explain::{CandidateJson, PermitJson, StarvingJson, WorkerLimitJson};
 use tollgate_workflows::wire::status::LimitRowJson;
 
 const NOW: u64 = 1_796_043_897_000_000;
@@ -88,6 +88,14 @@ fn limit() -> ExplainLimitJson {
         row: row(),
         holders: vec![hold("host-1"), silent],
         holders_left_out: 0,
+        permits: vec![PermitJson {
+            permit: "job-6".to_owned(),
+            client: "cron".to_owned(),
+            tokens: 2,
+            since_us: NOW - 2 * SECOND,
+            expires_us: NOW + 9 * SECOND,
+        }],
+        permits_left_out: 0,
         waiters: vec![waiter, permit],
         waiters_left_out: 4,
         reasons: vec![why("limit_reached", Some("tollgate limit set api --rate RATE"))],
@@ -104,9 +112,10 @@ fn a_limit_shows_who_holds_who_waits_and_what_helps() {
         render(&answer(), "api", NOW, Paint::OFF),
         "limit api · 50/s, burst 16, 20.5/s used lately, handed out by shares · as of 13:04:57Z (now)\n\
          \n\
-         HOLDS   SINCE      SHARE  TOKENS  UNUSED              EXPIRES  HEARD     INCARNATION\n\
+         HOLDS   SINCE      SHARE  TOKENS  UNUSED              EXPIRES  HEARD     INCARNATION OR PERMIT\n\
          host-1  3m05s ago    50%     8.0  5/s and 2.5 tokens  in 7.0s  1.0s ago  01234567\n\
          host-9  -            50%     8.0  -                   -        14s ago   01234567\n\
+         cron    2.0s ago       -       2  -                   in 9.0s  -         job-6\n\
          \n\
          WAITS     FOR TOKENS  SINCE     REASON         INCARNATION OR PERMIT\n\
          host-2            12  4.0s ago  limit reached  fedcba98\n\

@@ -3,8 +3,9 @@
 
 use super::alloc_share::{Kind, kind_reason, reserve};
 use super::cell::{Cell, Holder, Holding};
+use super::strict::Stage;
 use super::view::{CellView, HolderView};
-use super::{Ledger, Standing, Worker};
+use super::{Ledger, Standing, Worker, total};
 use crate::limit::{CellKey, whole_tokens};
 use crate::message::{CellOutcome, Incarnation};
 use crate::units::{Amount, LedgerTime, Share, Span, clamp_u64};
@@ -154,11 +155,28 @@ pub struct Waiter {
     pub reason: Reason,
 }
 
+/// A strict permit that may be used, and counts until its use is reported or it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermitView {
+    /// The permit.
+    pub id: String,
+    /// Who asked for it.
+    pub client: String,
+    /// Its tokens.
+    pub tokens: u64,
+    /// When it was granted.
+    pub since: LedgerTime,
+    /// When it surely ends.
+    pub expires: LedgerTime,
+}
+
 /// One cell explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Its figures, and who holds.
     pub cell: CellView,
+    /// Strict permits that are out, the oldest first.
+    pub permits: Vec<PermitView>,
     /// Who waits, whoever has waited longest first.
     pub waiters: Vec<Waiter>,
 }
@@ -177,7 +195,11 @@ impl Ledger {
     pub fn explain(&self, key: &CellKey) -> Option<Explanation> {
         let cell = self.state().cells.get(key)?;
         let heartbeat = self.heartbeat();
-        Some(Explanation { cell: self.view_cell(cell, heartbeat), waiters: self.waiters(cell, heartbeat) })
+        Some(Explanation {
+            cell: self.view_cell(cell, heartbeat),
+            permits: self.permits(cell),
+            waiters: self.waiters(cell, heartbeat),
+        })
     }
 
     /// What a worker holds and waits for. Empty for one that isn't known.
@@ -201,6 +223,23 @@ impl Ledger {
     pub fn asked_in_vain(&self, limit: &str) -> u64 {
         let asks = |worker: &&Worker| unknown_to(worker).any(|key| key.limit == limit);
         self.state().workers.values().filter(asks).count() as u64
+    }
+
+    fn permits(&self, cell: &Cell) -> Vec<PermitView> {
+        let now = self.state().now;
+        let permits = cell.strict.iter().filter_map(|(id, strict)| match strict.stage {
+            Stage::Granted { at, expires } if now < expires => Some(PermitView {
+                id: id.clone(),
+                client: strict.client.clone(),
+                tokens: strict.cost,
+                since: at,
+                expires,
+            }),
+            _ => None,
+        });
+        let mut permits: Vec<PermitView> = permits.collect();
+        permits.sort_by_key(|permit| permit.since);
+        permits
     }
 
     fn waiters(&self, cell: &Cell, heartbeat: Span) -> Vec<Waiter> {
@@ -273,6 +312,8 @@ struct Facts<'a> {
     burst: u64,
     needed: u64,
     wanted_micro: u64,
+    /// What strict permits hold.
+    permits: Amount,
     /// What those hold who are not heard any more.
     silent: Silent,
     /// The places in their order, each with the tokens that those before it want.
@@ -328,6 +369,7 @@ impl<'a> Facts<'a> {
             burst: whole_tokens(config.burst.min_over(now, now + config.lease)),
             needed: kind_reason(cell, now, heartbeat).needed,
             wanted_micro: wanted,
+            permits: total(cell.strict.values().map(|strict| strict.outstanding(now))),
             silent,
             places,
         }
@@ -368,6 +410,11 @@ impl<'a> Facts<'a> {
         let ahead = self.ahead(Some(number));
         if ahead > 0 {
             return Reason::Queued { ahead };
+        }
+        // Workers give way as they renew their leases; other permits don't.
+        let needed = whole_tokens(self.permits).saturating_add(cost);
+        if needed > self.burst {
+            return Reason::CrowdedBurst { needed, burst: self.burst };
         }
         self.by_rate().unwrap_or_else(|| {
             let (_, out) = self.cell.outstanding(self.now);

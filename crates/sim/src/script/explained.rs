@@ -17,6 +17,10 @@ pub fn limits(ledger: &Ledger, only: Option<&CellKey>) -> Vec<String> {
         lines.push(head(&explanation.cell, now));
         let holds = |holder: &&HolderView| holder.held_since.is_some();
         lines.extend(explanation.cell.holders.iter().filter(holds).map(|holder| held(holder, now)));
+        lines.extend(explanation.permits.iter().map(|permit| {
+            let (since, left) = (span(now.since(permit.since)), span(permit.expires.since(now)));
+            format!("  {} holds {} for {since}, {left} left", permit.id, permit.tokens)
+        }));
         lines.extend(explanation.waiters.iter().map(|waiter| waits(waiter, now)));
     }
     if let Some(only) = only.filter(|_| lines.is_empty()) {

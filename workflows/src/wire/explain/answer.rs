@@ -34,8 +34,7 @@ pub fn explain(ledger: &Ledger, group: &str, filter: &FilterJson) -> ExplainJson
     answer.limits_left_out = (keys.len() - shown) as u64;
     let entries = ENTRIES_MAX / shown.max(1);
     let views = keys.iter().take(shown).filter_map(|key| ledger.explain(key));
-    answer.limits =
-        views.map(|view| ExplainLimitJson::of(view.cell, &view.waiters, group, entries)).collect();
+    answer.limits = views.map(|view| ExplainLimitJson::of(view, group, entries)).collect();
     let found = find_workers(ledger, worker);
     let is_ambiguous = found.len() > 1;
     if let [incarnation] = found.as_slice()
