@@ -10,6 +10,8 @@
 //! | `revoke` | signal | a worker or client has stopped |
 //! | `evict` | signal | an operator's target of zero for a worker |
 //! | `status`, `limit`, `worker`, `grants`, `configuration` | query | what the ledger shows |
+//! | `explain` | query | who holds, who waits, why, and what would help |
+//! | `starving` | query | who waits for too long although there is room; hosts ask, and log it |
 //!
 //! Handlers never block and never fail: a message that can't be read, and a signal that is refused, is counted and shown in
 //! `status`.
@@ -20,6 +22,7 @@ use crate::proto as pb;
 use crate::state;
 use crate::twin::{self, Twin};
 use crate::wire::config::{ConfigureJson, ConfiguredJson, ConfiguredStatus, VersionJson};
+use crate::wire::explain;
 use crate::wire::lease::{
     AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, NUMBER_BITS, RefusedJson, ReportJson,
     incarnation_of, incarnation_text, key_of,
@@ -313,6 +316,18 @@ impl Coordinator {
     #[query(name = "grants")]
     pub fn grants(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
         answer(&input, |filter| write(&status::grants(&self.ledger, filter)))
+    }
+
+    /// Who holds what, who waits and why, and what would help.
+    #[query(name = "explain")]
+    pub fn explain(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
+        answer(&input, |filter| write(&explain::explain(&self.ledger, &self.group, filter)))
+    }
+
+    /// Who waits for too long although there is room.
+    #[query(name = "starving")]
+    pub fn starving(&self, _ctx: &WorkflowContextView, _input: RawValue) -> RawValue {
+        write(&explain::starving(&self.ledger))
     }
 
     /// The configuration in force.

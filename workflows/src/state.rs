@@ -14,6 +14,7 @@ use tollgate_core::digest::Digest;
 use tollgate_core::ledger::alloc_share::Kind;
 use tollgate_core::ledger::cell::{Cell, Holder, Holding, Lease, Place};
 use tollgate_core::ledger::conserved::Away;
+use tollgate_core::ledger::explain::{Room, Unserved, Window};
 use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
 use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
 use tollgate_core::limit::{CellConfig, CellKey};
@@ -130,6 +131,15 @@ impl<'a> Writer<'a> {
             policy: policy(&config.policy),
             closed: cell.closed,
             away: cell.away.groups().map(away).collect(),
+            room: Some(pb::Room {
+                from_in_us: self.relative(cell.room.from),
+                used: cell.room.used,
+                last: cell.room.last.map(|window| pb::Window {
+                    from_in_us: self.relative(window.from),
+                    used_micro: window.used_micro,
+                    left_room: window.left_room,
+                }),
+            }),
         }
     }
 
@@ -151,6 +161,13 @@ impl<'a> Writer<'a> {
             place: holding.place.map(|place| self.place(place)),
             turn_until_in_us: holding.turn_until.map(|until| self.relative(until)),
             out: holding.out,
+            unserved: holding.unserved.map(|unserved| pb::Unserved {
+                since_in_us: self.relative(unserved.since),
+                until_used: unserved.until_used,
+            }),
+            held_secs: holding
+                .held_since
+                .map(|since| whole_secs(self.state.now.0).saturating_sub(whole_secs(since.0))),
         }
     }
 
@@ -276,6 +293,10 @@ impl<'a> Writer<'a> {
 /// The standing of somebody who is no worker any more.
 const GONE: u32 = 4;
 
+fn whole_secs(us: u64) -> u64 {
+    us / 1_000_000
+}
+
 fn relative(now: LedgerTime, time: LedgerTime) -> i64 {
     i64::try_from(i128::from(time.0) - i128::from(now.0)).unwrap_or(i64::MAX)
 }
@@ -399,7 +420,17 @@ impl Reader {
             strict,
             next_place: cell.next_place,
             used: cell.used,
+            room: cell.room.map_or(Room::begin(LedgerTime(self.now), cell.used), |room| self.room(room)),
         })
+    }
+
+    fn room(&self, room: pb::Room) -> Room {
+        let window = |window: pb::Window| Window {
+            from: self.time(window.from_in_us),
+            used_micro: window.used_micro,
+            left_room: window.left_room,
+        };
+        Room { from: self.time(room.from_in_us), used: room.used, last: room.last.map(window) }
     }
 
     fn holding(&self, holding: pb::Holding) -> Result<Holding, StateError> {
@@ -419,6 +450,13 @@ impl Reader {
             waiting_since: holding.waiting_since_in_us.map(|since| self.time(since)),
             place: holding.place.map(|place| self.place(place)),
             turn_until: holding.turn_until_in_us.map(|until| self.time(until)),
+            unserved: holding.unserved.map(|unserved| Unserved {
+                since: self.time(unserved.since_in_us),
+                until_used: unserved.until_used,
+            }),
+            held_since: holding
+                .held_secs
+                .map(|secs| LedgerTime(whole_secs(self.now).saturating_sub(secs).saturating_mul(1_000_000))),
         })
     }
 

@@ -143,6 +143,18 @@ Examples:
 Columns: RATE NOW and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
 share of its rate, or in tokens where it is handed out in tokens; WAITING tokens that are wanted and not there.")]
     Status(Status),
+    /// Say who holds a limit, who waits for it, why, and what would help
+    #[command(after_help = "\
+Examples:
+  tollgate explain openai           a limit
+  tollgate explain host-7/1234      a worker, by its name ...
+  tollgate explain 3f9a01c2         ... or by the beginning of its incarnation, as `tollgate status LIMIT` shows it
+  tollgate explain openai --json | jq '.limits[].reasons[] | {reason, waiters, help, command}'
+
+SINCE is from when on it has been so without a break. UNUSED is what a share brings beyond what its worker wants, and
+tokens that lay in its bucket when it last asked. Figures are as of the coordinator's last message. A worker knows
+more about itself, such as that it can't reach Temporal: see its log, or `Gate::state`.")]
+    Explain(Explain),
     /// Write the history of a workflow's run to a file, as tests of the workflows replay it
     #[command(hide = true)]
     HistoryExport(HistoryExport),
@@ -415,6 +427,14 @@ pub struct Status {
     /// Draw it anew every second
     #[arg(long, short = 'w')]
     pub watch: bool,
+}
+
+/// `tollgate explain`.
+#[derive(Clone, Debug, Args)]
+pub struct Explain {
+    /// The limit, or the worker: its name, or at least four digits of its incarnation
+    #[arg(value_name = "LIMIT|WORKER", value_parser = quantity::name)]
+    pub name: String,
 }
 
 impl Global {

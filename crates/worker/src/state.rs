@@ -85,6 +85,27 @@ pub enum Condition {
     Unknown,
 }
 
+impl std::fmt::Display for Condition {
+    /// In words for people, with what to do about it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Condition::Starting => {
+                "no answer yet; if it stays so, is `tollgate serve` running and Temporal reachable from here?"
+            }
+            Condition::Open => "open; `tollgate explain` says who holds how much",
+            Condition::Recovering => {
+                "the coordinator is recovering: what is held goes on; wait, `tollgate status` says until when"
+            }
+            Condition::Closed => {
+                "the lease has ended: see that `tollgate serve` runs and that Temporal is reachable from here"
+            }
+            Condition::Unknown => {
+                "the group has no such limit; set it with `tollgate limit set`, or correct the name"
+            }
+        })
+    }
+}
+
 /// Counts since the gate was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,6 +1,7 @@
 //! What queries answer.
 
 use super::config::{PolicyJson, VersionJson};
+use super::explain::StarvingJson;
 use super::lease::{ended_text, incarnation_text};
 use serde::{Deserialize, Serialize};
 use tollgate_core::ledger::alloc_share::Kind;
@@ -111,6 +112,12 @@ pub struct LimitRowJson {
     pub waiting: u64,
     /// Holders.
     pub holders: u64,
+    /// Tokens used a second, in millionths, in the last window that was long enough to tell; missing until there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_micro: Option<u64>,
+    /// Whoever waits for too long although the limit has room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starving: Option<StarvingJson>,
     /// Until when it recovers, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovering_until_us: Option<u64>,
@@ -162,7 +169,7 @@ pub struct HolderJson {
     pub demand_micro: u64,
     /// Tokens that its waiters want.
     pub waiting: u64,
-    /// Since when.
+    /// Since when without a break; those who wait may be others by now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since_us: Option<u64>,
     /// When it last asked.
@@ -228,7 +235,7 @@ pub struct GrantJson {
     pub expires_us: Option<u64>,
 }
 
-/// Input of queries `limit`, `worker` and `grants`. All fields may be missing: then everything is meant.
+/// Input of queries `limit`, `worker`, `grants` and `explain`. All fields may be missing: then everything is meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterJson {
     /// Only this limit.
@@ -243,6 +250,9 @@ pub struct FilterJson {
     /// Only this permit.
     #[serde(default)]
     pub id: String,
+    /// For `explain`: a limit or a worker, whichever has this name or incarnation.
+    #[serde(default)]
+    pub name: String,
 }
 
 impl LimitRowJson {
@@ -284,6 +294,8 @@ impl LimitRowJson {
             used: view.used,
             waiting: view.waiting,
             holders: view.holders.len() as u64,
+            used_micro: view.used_micro,
+            starving: view.starving.as_ref().map(|waiter| StarvingJson::of(view, waiter)),
             recovering_until_us: view.recovering_until.map(|until| until.0),
             removed: view.removed,
         }
@@ -335,22 +347,26 @@ pub fn workers(ledger: &Ledger, filter: &FilterJson) -> WorkersJson {
             let mine = view.holders.iter().filter(|holder| holder.incarnation == *incarnation);
             holds.extend(mine.map(|holder| HolderJson::of(&view.key, holder)));
         }
-        let standing = match worker.standing {
-            Standing::Live => "live",
-            Standing::Evicted => "evicted",
-            Standing::Revoked => "revoked",
-            Standing::Burned => "burned",
-        };
         workers.push(WorkerJson {
             incarnation: text,
             worker: worker.name.clone(),
-            standing: standing.to_owned(),
+            standing: standing_text(worker.standing).to_owned(),
             seq: worker.seq,
             seen_us: worker.seen.0,
             holds,
         });
     }
     WorkersJson { now_us: ledger.state().now.0, workers }
+}
+
+/// A standing as JSON names it.
+pub(crate) fn standing_text(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Live => "live",
+        Standing::Evicted => "evicted",
+        Standing::Revoked => "revoked",
+        Standing::Burned => "burned",
+    }
 }
 
 /// Strict permits of a client, of an id, of a limit, or all.

@@ -10,6 +10,7 @@
 
 mod child;
 mod command_line;
+mod explain;
 mod fleet;
 mod hostile;
 mod life;

@@ -46,6 +46,8 @@ const NAMESPACES: &[&str] = &[
     "stopping-hosts",
     "tls",
     "mtls",
+    "explain",
+    "starving",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);

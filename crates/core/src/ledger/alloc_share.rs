@@ -144,8 +144,7 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let now = turn.now;
     let fleet = fleet(cell, now);
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
-    let reserve = burst.scale_floor(RESERVE_TENTHS, 10);
-    let reserve = if burst - reserve >= Amount::tokens(fleet.needed) { reserve } else { Amount::ZERO };
+    let reserve = reserve(burst, fleet.needed);
     let rate = cell.config.rate.at(now).micro_per_second();
     let aside = set_aside(cell, now, reserve, rate);
     let share = fair_share(cell, holder, now, rate, aside);
@@ -164,6 +163,12 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let queued = Amount::tokens(waiting_before(cell, None, now));
     let tokens = (usable - queued).min(cap - report.held.at_least_zero()).at_least_zero();
     Wish { share, cap, tokens, due: None, place: None, turn_until: None }
+}
+
+/// The part of the burst that is kept for newcomers while `needed` tokens must be held at once.
+pub(super) fn reserve(burst: Amount, needed: u64) -> Amount {
+    let reserve = burst.scale_floor(RESERVE_TENTHS, 10);
+    if burst - reserve >= Amount::tokens(needed) { reserve } else { Amount::ZERO }
 }
 
 /// The part of the rate that stays with the ledger: to fill the reserve, and for strict permits that wait.

@@ -11,6 +11,7 @@
 
 use super::alloc_share::{self, Kind};
 use super::conserved::{Away, counted_under};
+use super::explain::{Room, Unserved};
 use super::holders::{Holders, counts_by, share_of};
 use super::strict::Strict;
 use super::total;
@@ -77,6 +78,10 @@ pub struct Holding {
     pub seen: LedgerTime,
     /// Since when it has waited without a break.
     pub waiting_since: Option<LedgerTime>,
+    /// What waits there, and since when.
+    pub unserved: Option<Unserved>,
+    /// Since when it has held a part without a break, in whole seconds; read only while it does.
+    pub held_since: Option<LedgerTime>,
     /// Its place among those who wait for counted tokens or for their turn.
     pub place: Option<Place>,
     /// When its turn ends, where workers take turns.
@@ -142,6 +147,8 @@ pub struct Cell {
     pub next_place: u64,
     /// Tokens that holders and strict grants said they used, since the cell began.
     pub used: u64,
+    /// How much of the rate was used lately.
+    pub room: Room,
 }
 
 impl Holding {
@@ -209,11 +216,15 @@ impl Cell {
             strict: BTreeMap::new(),
             next_place: 0,
             used: 0,
+            room: Room::begin(now, 0),
         }
     }
 
     /// Takes on a new configuration. What is out stays counted.
     pub fn reconfigure(&mut self, now: LedgerTime, config: CellConfig) {
+        if self.config.rate != config.rate {
+            self.room = Room::begin(now, self.used);
+        }
         let policy = config.policy.clone();
         self.config = CellConfig { policy: self.config.policy.clone(), ..config };
         self.change_policy(now, policy);
@@ -230,6 +241,7 @@ impl Cell {
         self.away = Away::default();
         self.holders.clear();
         self.strict.clear();
+        self.room = Room::begin(now, self.used);
     }
 
     /// Whether the cell still waits for leases that it doesn't know.
@@ -377,6 +389,7 @@ impl Cell {
             if is_confirmed && holding.acked.is_none() && cap < out {
                 holding.acked = Some(Lease { seq: 0, share: Share::ZERO, cap: out, tokens, expires: ends });
             }
+            holding.note_held(before, turn.now);
         });
         self.clip(turn.now, turn.rules);
         CellOutcome::Lease(terms)
@@ -389,7 +402,7 @@ impl Cell {
         let first_sight = !self.holders.contains_key(&holder);
         let rules = turn.rules;
         let conserves = self.config.policy.conserves();
-        let used = &mut self.used;
+        let (used, lease) = (&mut self.used, self.config.lease);
         let (before, refund) = self.holders.update(holder, |holding| {
             let paid = holding.pays_for(report.acting, turn.epoch, now, rules);
             let before = holding.counts(now).1;
@@ -416,6 +429,7 @@ impl Cell {
                 }
                 refund += if trusted { given_back } else { given_back.min(paid) };
             }
+            holding.note_waiting(report.waiting, now, lease);
             holding.take_figures(report, now);
             (before, refund)
         });

@@ -7,6 +7,7 @@
 pub mod alloc_share;
 pub mod cell;
 pub mod conserved;
+pub mod explain;
 pub mod holders;
 pub mod strict;
 pub mod view;
@@ -606,6 +607,7 @@ impl Ledger {
             return;
         }
         self.state.sweep_at = now + SWEEP_EVERY;
+        let heartbeat = self.heartbeat();
         let workers = &mut self.state.workers;
         workers.retain(|_, worker| {
             let evicted = worker.standing == Standing::Evicted;
@@ -614,6 +616,7 @@ impl Ledger {
         for cell in self.state.cells.values_mut() {
             cell.advance(now, self.rules);
             cell.sweep(now, |holder| workers.contains_key(&holder.incarnation));
+            cell.watch(now, heartbeat);
         }
         self.state.cells.retain(|_, cell| !(cell.removed && cell.is_as_new()));
     }

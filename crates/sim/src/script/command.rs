@@ -21,10 +21,11 @@
 //! pause W   suspend W [clock-stops]   resume W   crash W   restart W   fork W COPY   revoke W   evict W
 //! acquire ID [LIMIT] [cost=1] [lease=10s] [auto]     use ID      settle ID [LIMIT] used=1
 //! ledger down|up|tick|snapshot|reset [unnoticed]|forget|amnesia [first]|step [by=+1s]
-//! wait 10s      status      check
+//! wait 10s      status      explain [W|LIMIT]      check
 //! ```
 
 use super::args::{self, Args};
+use super::explained;
 use super::message::{ask, deliver, drop_message, heartbeat, holds, raw, want};
 use super::show;
 use crate::world::{Failure, World};
@@ -81,6 +82,7 @@ pub fn execute(world: &mut World, line: &str) -> Lines {
             let _down = world.apply(Input::Tick).is_err();
             Ok(show::status(world.ledger()))
         }
+        "explain" => explain(world, &mut args),
         "check" => Ok(world
             .verdicts()
             .iter()
@@ -305,6 +307,17 @@ fn strict(world: &mut World, args: &mut Args) -> Lines {
         world.acquire(Acquire { id: id.clone(), client: id.clone(), key, cost, lease, auto })
     };
     Ok(vec![format!("{id}: {}", show::acquired(&outcome.map_err(told)?))])
+}
+
+fn explain(world: &mut World, args: &mut Args) -> Lines {
+    let name = args.optional();
+    let _down = world.apply(Input::Tick).is_err();
+    let worker = name.as_ref().and_then(|name| world.worker(name).ok());
+    if let Some(incarnation) = worker.map(|worker| worker.client.incarnation()) {
+        return Ok(explained::worker(world.ledger(), incarnation));
+    }
+    let only = name.map(|name| args::key(&name).ok_or("not a limit's name")).transpose()?;
+    Ok(explained::limits(world.ledger(), only.as_ref()))
 }
 
 fn ledger(world: &mut World, args: &mut Args) -> Lines {

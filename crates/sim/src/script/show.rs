@@ -36,7 +36,7 @@ pub fn ratio(ppm: u64) -> String {
 }
 
 /// Tokens from millionths.
-fn micro(value: u64) -> String {
+pub(super) fn micro(value: u64) -> String {
     fraction(value.into(), 1_000_000, 3)
 }
 
