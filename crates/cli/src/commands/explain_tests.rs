@@ -1,4 +1,5 @@
 use super::*;
+use tollgate_workflows::wire::config::PolicyJson;
 use tollgate_workflows::wire::explain::{CandidateJson, PermitJson, StarvingJson, WorkerLimitJson};
 use tollgate_workflows::wire::status::LimitRowJson;
 
@@ -18,6 +19,9 @@ fn row() -> LimitRowJson {
         debt_milli: 0,
         share_ppb: 980_000_000,
         cap_milli: 12_700,
+        policy: PolicyJson::TokenBucket,
+        out: 0,
+        away_milli: 0,
         kind: "shares".to_owned(),
         kind_reason: String::new(),
         used: 12_345,

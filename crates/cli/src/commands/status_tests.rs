@@ -1,5 +1,6 @@
 use super::*;
 use tollgate_core::limit::CellKey;
+use tollgate_workflows::wire::config::PolicyJson;
 use tollgate_workflows::wire::explain::StarvingJson;
 use tollgate_workflows::wire::status::{LimitCellJson, UnreadableJson};
 
@@ -20,6 +21,9 @@ fn row(limit: &str, rate: u64) -> LimitRowJson {
         debt_milli: 0,
         share_ppb: 980_000_000,
         cap_milli: 12_700,
+        policy: PolicyJson::TokenBucket,
+        out: 0,
+        away_milli: 0,
         kind: "shares".to_owned(),
         kind_reason: "10.000 tokens per worker and heartbeat, 4 of burst 16 needed at once".to_owned(),
         used: 12_345,

@@ -14,7 +14,7 @@ const MINUTE: u64 = 60 * SECOND;
 
 type Draw = fn(&mut Rng) -> Scenario;
 
-pub(super) const ALL: [(&str, Draw); 23] = [
+pub(super) const ALL: [(&str, Draw); 24] = [
     ("doorman-1", |rng| doorman(rng, 5, 10 * MINUTE)),
     ("doorman-2", |rng| away(rng, 20)),
     ("doorman-3", |rng| away(rng, 50)),
@@ -38,6 +38,7 @@ pub(super) const ALL: [(&str, Draw); 23] = [
     ("in-flight", |rng| in_flight(rng, 1_000)),
     ("in-flight-100", |rng| in_flight(rng, 100)),
     ("conserved-chaos", conserved_chaos),
+    ("reconfigure", reconfigure),
 ];
 
 pub(super) fn draw(name: &str, seed: u64) -> Option<Scenario> {
@@ -357,6 +358,34 @@ fn conserved_chaos(rng: &mut Rng) -> Scenario {
         scenario.happenings.push((at, first));
         scenario.happenings.push((later, second));
         at = later + rng.below(20 * SECOND);
+    }
+    scenario
+}
+
+/// A busy limit whose policy, rate and number of tokens change, with work waiting and leases out.
+fn reconfigure(rng: &mut Rng) -> Scenario {
+    let length = 6 * MINUTE;
+    let loads = (0..6).map(|_| Load::steady(4_000)).collect();
+    let mut scenario = fleet(rng, Rate::per_second(20), 40, 5, length, loads);
+    scenario.work = (SECOND, 8 * SECOND);
+    scenario.loss_ppm = rng.below(20_000);
+    scenario.odd_ppm = rng.below(20_000);
+    scenario.served_within = 3 * MINUTE;
+    let mut at = 20 * SECOND;
+    while at + MINUTE < length {
+        let change = match rng.below(6) {
+            0 => Happening::Policy(Policy::TokenBucket),
+            1 => Happening::Policy(Policy::SlidingWindow { window: Span::from_secs(5 + rng.below(20)) }),
+            2 => Happening::Policy(Policy::InFlight { drain: Span::from_millis(rng.below(3_000)) }),
+            3 => {
+                let begins = (0..120).map(|index| LedgerZero(LEDGER_ZERO).ledger_time(index * 10 * SECOND));
+                Happening::Policy(Policy::FixedWindow { boundaries: begins.collect() })
+            }
+            4 => Happening::Capacity { tokens: 5 + rng.below(60), over: Span(rng.below(5 * SECOND)) },
+            _ => Happening::Rate { rate: Rate::per_second(5 + rng.below(40)), over: Span(rng.below(5 * SECOND)) },
+        };
+        scenario.happenings.push((at, change));
+        at += SECOND + rng.below(40 * SECOND);
     }
     scenario
 }

@@ -11,7 +11,7 @@ use crate::world::State;
 use std::collections::{BTreeMap, VecDeque};
 use tollgate_core::bucket::Level as _;
 use tollgate_core::limit::counted;
-use tollgate_core::policy::Policy;
+use tollgate_core::policy::Terms;
 use tollgate_core::rules::Rules;
 use tollgate_core::units::Span;
 
@@ -265,6 +265,7 @@ impl<'a> Stage<'a> {
         let Some(cell) = running.client.cell_mut(0) else { return };
         cell.refill(at);
         let level = u64::try_from(cell.level().level()).unwrap_or(0);
+        let is_in_flight = cell.mint().held().is_some_and(|held| held.policy == Terms::OnRelease);
         let tokens = level.min(self.hands[worker].waiting);
         if tokens == 0 {
             return;
@@ -272,7 +273,7 @@ impl<'a> Stage<'a> {
         let spend = Op::Spend { name, cell: 0, tokens: Some(tokens), pause: Span::ZERO };
         let Done::Admitted(mut left) = self.act(spend) else { return };
         self.measure.admit(worker, left, now);
-        if matches!(self.scenario.config.policy, Policy::InFlight { .. }) {
+        if is_in_flight {
             self.begin(worker, left);
         }
         let hand = &mut self.hands[worker];
