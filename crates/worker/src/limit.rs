@@ -11,7 +11,7 @@ use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
 use crate::local;
 use crate::permit::{Outcome, Permit};
 use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
-use crate::random::Spread;
+use crate::random::{Identities, Spread};
 use crate::sync::has_heavy_barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -71,6 +71,7 @@ pub(crate) struct Core {
     /// Wakes the keeper.
     pub kick: Notify,
     pub spread: Spread,
+    pub identities: Identities,
     pub log: Option<AdmissionLog>,
     pub waiters_max: usize,
 }
@@ -94,6 +95,11 @@ impl Core {
     pub(crate) fn client(&self) -> MutexGuard<'_, Client<SharedLevel>> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether somebody has it just now.
+pub(crate) fn is_locked<T>(mutex: &Mutex<T>) -> bool {
+    matches!(mutex.try_lock(), Err(TryLockError::WouldBlock))
 }
 
 /// One limit's part of a gate.
@@ -146,6 +152,11 @@ impl Cell {
             counts: Counts::default(),
             kicked: AtomicU64::new(0),
         }
+    }
+
+    /// Whether no thread is in the middle of anything.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !is_locked(&self.queue) && self.level.is_at_rest()
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
