@@ -125,6 +125,8 @@ pub(crate) struct Counts {
     pub waited: AtomicU64,
     pub waited_us: AtomicU64,
     pub gave_up: AtomicU64,
+    /// Tokens that were taken for nothing, since their lease had ended. They can't be put back: a newer lease may have begun.
+    pub void: AtomicU64,
     pub outcomes: [AtomicU64; Outcome::ALL.len()],
 }
 
@@ -185,6 +187,7 @@ impl Cell {
             Err(Refusal::Empty) => None,
             Err(Refusal::Expired) => {
                 self.level.uncount_grant();
+                self.counts.void.fetch_add(cost, Ordering::Relaxed);
                 None
             }
         }
@@ -213,7 +216,15 @@ impl Cell {
 
     fn take_or_mint(&self, cost: u64) -> Option<Admitted> {
         let clock = || self.core.clock.boot();
-        if let Ok(admitted) = admit(&*self.level, cost, clock) {
+        let admit = || match admit(&*self.level, cost, clock) {
+            Ok(admitted) => Some(admitted),
+            Err(Refusal::Empty) => None,
+            Err(Refusal::Expired) => {
+                self.counts.void.fetch_add(cost, Ordering::Relaxed);
+                None
+            }
+        };
+        if let Some(admitted) = admit() {
             return Some(admitted);
         }
         let client = match self.core.client.try_lock() {
@@ -226,7 +237,7 @@ impl Cell {
         {
             cell.refill(self.core.clock.now());
         }
-        admit(&*self.level, cost, clock).ok()
+        admit()
     }
 
     #[cold]

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tollgate_core::ledger::cell::Cell;
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Settle, Stage};
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellKey, LEASE_MIN, Version};
@@ -162,6 +163,11 @@ impl TestCoordinator {
     /// The names of all limits.
     pub(super) fn names(&self) -> Vec<String> {
         self.conduct().limits.keys().cloned().collect()
+    }
+
+    /// What the ledger knows of all limits.
+    pub(super) fn cells(&self) -> BTreeMap<CellKey, Cell> {
+        self.ledger().state().cells.clone()
     }
 
     /// What is known of a limit's use: tokens, and strict permits that wait or are out.

@@ -191,7 +191,7 @@ struct Made {
 
 impl std::fmt::Debug for TestGroup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TestGroup").field("limits", &self.0.coordinator.names()).finish_non_exhaustive()
+        f.debug_struct("TestGroup").field("limits", &self.0.coordinator.cells()).finish_non_exhaustive()
     }
 }
 
