@@ -258,8 +258,11 @@ fn for_all_seeds<T: Future<Output = ()>>(test: impl Fn(u64) -> T) {
     for seed in 0..SEEDS {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| testing::run(test(seed))));
         if let Err(panic) = result {
-            eprintln!("seed {seed}");
-            std::panic::resume_unwind(panic);
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            panic!(
+                "seed {seed}: {}",
+                said.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked")
+            );
         }
     }
 }
