@@ -7,16 +7,16 @@ use crate::error::{AcquireError, ConnectError, TransportError};
 use crate::fork::Home;
 use crate::keeper::Keeper;
 use crate::level::SharedLevel;
-use crate::limit::{Cell, Core, Limit};
+use crate::limit::{Cell, Core, Limit, is_locked};
 use crate::notice;
 use crate::options::Options;
 use crate::queue::Name;
-use crate::random::{self, Spread};
+use crate::random::{Identities, Spread};
 use crate::state::{Coordinator, GateState, limit_state};
 use crate::transport::{TemporalTransport, Transport};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 use temporalio_client::Client;
 use tokio::sync::{Notify, watch};
@@ -51,10 +51,20 @@ impl Gate {
         if notices {
             notice::listen(client, gate.0.shared.clone()).map_err(ConnectError::Thread)?;
         }
-        let mut heard = gate.0.shared.heard.subscribe();
+        gate.first_answer().await;
+        Ok(gate)
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// Waits for the first answer, or for the lack of one.
+    pub(crate) async fn first_answer(&self) {
+        let mut heard = self.0.shared.heard.subscribe();
         // No answer is fine, and so is a keeper that has ended.
         let _outcome = tokio::time::timeout(FIRST_ANSWER, heard.wait_for(|heard| *heard)).await;
-        Ok(gate)
     }
 
     /// The same over any other transport, without notices, and without waiting.
@@ -65,8 +75,9 @@ impl Gate {
         options.check()?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
         let no_randomness = |error: getrandom::Error| ConnectError::NoRandomness(error.to_string());
-        let incarnation = random::incarnation().map_err(no_randomness)?;
-        let seed = random::nonce().map_err(no_randomness)?;
+        let identities = Identities::new(options.seed);
+        let incarnation = identities.incarnation().map_err(no_randomness)?;
+        let seed = identities.nonce().map_err(no_randomness)?;
         let worker = options.worker_name();
         let log = options.admission_log.as_ref().map(|path| {
             AdmissionLog::open(path).map_err(|error| ConnectError::AdmissionLog { path: path.clone(), error })
@@ -78,6 +89,7 @@ impl Gate {
             home: Home::here().map_err(no_randomness)?,
             kick: Notify::new(),
             spread: Spread::new(seed),
+            identities,
             log: log.transpose()?,
             waiters_max: options.waiters_max,
         };
@@ -127,26 +139,7 @@ impl Gate {
 
     /// The state now. Locks briefly: not for hot paths.
     pub fn state(&self) -> GateState {
-        let shared = &self.0.shared;
-        let now = shared.core.clock.now();
-        let cells = shared.in_order();
-        let client = shared.core.client();
-        let limits = cells.iter().filter_map(|cell| {
-            let leased = client.cells().get(cell.index?)?;
-            Some(limit_state(cell, leased, now))
-        });
-        let limits = limits.collect();
-        let incarnation = incarnation_text(client.incarnation());
-        drop(client);
-        let status = shared.status();
-        GateState {
-            group: shared.group.clone(),
-            worker: shared.worker.clone(),
-            incarnation,
-            coordinator: status.coordinator.clone(),
-            coordinator_since: Duration::from_micros(now.boot.since(status.since).0),
-            limits,
-        }
+        self.0.shared.state()
     }
 
     /// Stops for good: grants nothing more, refuses who waits, and gives back what is held, so that others have it at
@@ -157,6 +150,10 @@ impl Gate {
     pub async fn shutdown(&self) -> Result<(), TransportError> {
         let shared = &self.0.shared;
         shared.end(Ending::Revoke);
+        if !shared.core.home.is_here() {
+            // A forked child holds nothing, and may have nobody who would answer.
+            return Ok(());
+        }
         let mut ended = shared.ended.subscribe();
         let result = ended.wait_for(Option::is_some).await;
         result.map_or(Ok(()), |result| result.clone().unwrap_or(Ok(())))
@@ -280,6 +277,36 @@ impl Shared {
         drop(cells);
         self.core.kick.notify_one();
         cell
+    }
+
+    /// The state now.
+    pub(crate) fn state(&self) -> GateState {
+        let now = self.core.clock.now();
+        let cells = self.in_order();
+        let client = self.core.client();
+        let limits = cells.iter().filter_map(|cell| {
+            let leased = client.cells().get(cell.index?)?;
+            Some(limit_state(cell, leased, now))
+        });
+        let limits = limits.collect();
+        let incarnation = incarnation_text(client.incarnation());
+        drop(client);
+        let status = self.status();
+        GateState {
+            group: self.group.clone(),
+            worker: self.worker.clone(),
+            incarnation,
+            coordinator: status.coordinator.clone(),
+            coordinator_since: Duration::from_micros(now.boot.since(status.since).0),
+            limits,
+        }
+    }
+
+    /// Whether no thread is in the middle of anything that a keeper needs.
+    pub(crate) fn is_at_rest<'a>(&self, mut cells: impl Iterator<Item = &'a Arc<Cell>>) -> bool {
+        let list = !matches!(self.cells.try_write(), Err(TryLockError::WouldBlock));
+        let locked = is_locked(&self.core.client) || is_locked(&self.status);
+        list && !locked && cells.all(|cell| cell.is_at_rest())
     }
 
     pub(crate) fn in_order(&self) -> Vec<Arc<Cell>> {

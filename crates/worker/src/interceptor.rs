@@ -10,7 +10,7 @@ use std::time::Duration;
 use temporalio_common::error::{ApplicationErrorCategory, ApplicationFailure};
 use temporalio_sdk::activities::{ActivityError, ActivityInfo};
 use temporalio_sdk::interceptors::{
-    ActivityInboundInterceptor, ExecuteActivityInput, ExecuteActivityOutput, ExecuteActivityResult, Next,
+    ActivityInboundInterceptor, ExecuteActivityInput, ExecuteActivityOutput, Next,
 };
 use tollgate_workflows::wire;
 
@@ -83,8 +83,43 @@ impl ActivityGate {
         self
     }
 
+    /// Runs `work` as a Temporal worker would run an activity of this type: under the same rule, with the same permit, and failing
+    /// in the same way without one. For activities that are called directly, as tests do. There are no timeouts to keep
+    /// to, so it waits for ten seconds unless [`ActivityGate::max_wait`] says otherwise.
+    ///
+    /// # Errors
+    /// That of `work`; without a permit an application failure of type [`QUOTA_EXHAUSTED`], and `work` is not polled.
+    pub async fn run<T>(
+        &self,
+        activity_type: &str,
+        work: impl Future<Output = Result<T, ActivityError>>,
+    ) -> Result<T, ActivityError> {
+        match self.rule_of(activity_type) {
+            Some(rule) => rule.run(self.max_wait.unwrap_or(WAIT_MAX), work).await,
+            None => work.await,
+        }
+    }
+
     fn rule_of(&self, activity_type: &str) -> Option<&Rule> {
         self.rules.get(activity_type).or(self.default.as_ref())
+    }
+}
+
+impl Rule {
+    /// Runs `work` when there is a permit for it.
+    async fn run<T>(
+        &self,
+        wait: Duration,
+        work: impl Future<Output = Result<T, ActivityError>>,
+    ) -> Result<T, ActivityError> {
+        match self.limit.acquire().cost(self.cost).timeout(wait).await {
+            Ok(permit) => {
+                let result = permit.scope(work).await;
+                permit.settle(self.cost, outcome(&result));
+                result
+            }
+            Err(error) => Err(quota_exhausted(self.limit.name(), &error)),
+        }
     }
 }
 
@@ -97,17 +132,8 @@ impl ActivityInboundInterceptor for ActivityGate {
         let info = input.activity_info();
         let Some(rule) = self.rule_of(&info.activity_type) else { return next.run(input) };
         let wait = self.max_wait.unwrap_or_else(|| wait_for(info));
-        async move {
-            match rule.limit.acquire().cost(rule.cost).timeout(wait).await {
-                Ok(permit) => {
-                    let result = permit.scope(next.run(input)).await;
-                    permit.settle(rule.cost, outcome(&result));
-                    result
-                }
-                Err(error) => Err(quota_exhausted(rule.limit.name(), &error)),
-            }
-        }
-        .boxed()
+        // Not before there is a permit: what the next one does at once is work, too.
+        rule.run(wait, async move { next.run(input).await }).boxed()
     }
 }
 
@@ -123,7 +149,7 @@ fn wait_for(info: &ActivityInfo) -> Duration {
         .fold(WAIT_MAX, Duration::min)
 }
 
-fn outcome(result: &ExecuteActivityResult) -> Outcome {
+fn outcome<T>(result: &Result<T, ActivityError>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,
         Err(ActivityError::Application(_)) => Outcome::Failure,

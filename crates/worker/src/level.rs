@@ -232,6 +232,12 @@ impl AtomicLevel {
         *filled = 0;
     }
 
+    /// Whether no thread is in the middle of anything.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let moving = matches!(self.filled.try_lock(), Err(TryLockError::WouldBlock));
+        !moving && self.pockets.iter().all(|pocket| pocket.busy.load(Ordering::Acquire) == 0)
+    }
+
     /// Counts one permit. Only statistics: no order is needed.
     pub(crate) fn count_grant(&self) {
         self.shared.granted.fetch_add(1, Ordering::Relaxed);

@@ -34,6 +34,7 @@
 //! - [`interceptor`]: asks before every activity of a Temporal worker.
 //! - [`transport`]: how messages reach the coordinator.
 //! - [`options`], [`error`], [`clock`].
+//! - `testing`, with the feature of that name: a gate without a server, for tests of code that asks.
 
 pub mod acquire;
 pub mod clock;
@@ -45,6 +46,8 @@ pub mod options;
 pub mod permit;
 pub mod state;
 pub mod strict;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
 
 mod audit;

@@ -11,7 +11,7 @@ use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
 use crate::local;
 use crate::permit::{Outcome, Permit};
 use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
-use crate::random::Spread;
+use crate::random::{Identities, Spread};
 use crate::sync::has_heavy_barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -71,6 +71,7 @@ pub(crate) struct Core {
     /// Wakes the keeper.
     pub kick: Notify,
     pub spread: Spread,
+    pub identities: Identities,
     pub log: Option<AdmissionLog>,
     pub waiters_max: usize,
 }
@@ -96,6 +97,11 @@ impl Core {
     }
 }
 
+/// Whether somebody has it just now.
+pub(crate) fn is_locked<T>(mutex: &Mutex<T>) -> bool {
+    matches!(mutex.try_lock(), Err(TryLockError::WouldBlock))
+}
+
 /// One limit's part of a gate.
 pub(crate) struct Cell {
     pub name: Name,
@@ -119,6 +125,8 @@ pub(crate) struct Counts {
     pub waited: AtomicU64,
     pub waited_us: AtomicU64,
     pub gave_up: AtomicU64,
+    /// Tokens that were taken for nothing, since their lease had ended. They can't be put back: a newer lease may have begun.
+    pub void: AtomicU64,
     pub outcomes: [AtomicU64; Outcome::ALL.len()],
 }
 
@@ -148,6 +156,11 @@ impl Cell {
         }
     }
 
+    /// Whether no thread is in the middle of anything.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !is_locked(&self.queue) && self.level.is_at_rest()
+    }
+
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,6 +187,7 @@ impl Cell {
             Err(Refusal::Empty) => None,
             Err(Refusal::Expired) => {
                 self.level.uncount_grant();
+                self.counts.void.fetch_add(cost, Ordering::Relaxed);
                 None
             }
         }
@@ -202,7 +216,15 @@ impl Cell {
 
     fn take_or_mint(&self, cost: u64) -> Option<Admitted> {
         let clock = || self.core.clock.boot();
-        if let Ok(admitted) = admit(&*self.level, cost, clock) {
+        let admit = || match admit(&*self.level, cost, clock) {
+            Ok(admitted) => Some(admitted),
+            Err(Refusal::Empty) => None,
+            Err(Refusal::Expired) => {
+                self.counts.void.fetch_add(cost, Ordering::Relaxed);
+                None
+            }
+        };
+        if let Some(admitted) = admit() {
             return Some(admitted);
         }
         let client = match self.core.client.try_lock() {
@@ -215,7 +237,7 @@ impl Cell {
         {
             cell.refill(self.core.clock.now());
         }
-        admit(&*self.level, cost, clock).ok()
+        admit()
     }
 
     #[cold]

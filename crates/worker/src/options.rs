@@ -27,6 +27,8 @@ pub struct Options {
     pub(crate) admission_log: Option<PathBuf>,
     /// The processor's counter when `None`.
     pub(crate) clock: Option<Arc<dyn Clock>>,
+    /// What random bits are made of instead of the operating system's.
+    pub(crate) seed: Option<u64>,
 }
 
 impl Default for Options {
@@ -47,6 +49,7 @@ impl Options {
             notices: true,
             admission_log: None,
             clock: None,
+            seed: None,
         }
     }
 

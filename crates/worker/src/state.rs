@@ -170,7 +170,7 @@ fn counters(cell: &Cell, charged: u64) -> Counters {
     let settled = Outcome::ALL.iter().zip(&counts.outcomes).map(|(outcome, count)| (*outcome, load(count)));
     Counters {
         granted: cell.level.granted(),
-        charged,
+        charged: charged.saturating_sub(load(&counts.void)),
         refused: refused.filter(|(_, count)| *count > 0).collect(),
         waited: load(&counts.waited),
         waited_for: Duration::from_micros(load(&counts.waited_us)),

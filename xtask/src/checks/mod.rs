@@ -219,7 +219,7 @@ fn short_chaos(session: &Session<'_>) -> Result<()> {
 }
 
 fn doc(session: &Session<'_>) -> Result<()> {
-    let mut command = session.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    let mut command = session.cargo(&["doc", "--workspace", "--all-features", "--no-deps", "--quiet"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     succeed(command, "see the warnings above")
 }

@@ -95,6 +95,9 @@ impl Holding {
     pub(super) fn is_active(&self) -> bool {
         self.demand > 0 || self.waiting > 0
     }
+    fn room(&self) -> Amount {
+        Amount::tokens(self.largest.max(1))
+    }
     /// Tokens that it must be able to hold for its work to start at all.
     pub(super) fn need(&self) -> u64 {
         if self.is_active() { self.largest.max(1) } else { 0 }
@@ -268,10 +271,14 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
     if wants == Amount::ZERO {
         return Wish::keep(Amount::ZERO);
     }
-    if missing == Amount::ZERO {
-        return keep;
-    }
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
+    if missing == Amount::ZERO {
+        // Nobody waits here: what the first in line has no room beside is not kept for later.
+        let (_, out_cap) = cell.outstanding(now);
+        let first = Amount::tokens(first_in_queue(cell, now));
+        let needed = report.waiting == 0 && first > Amount::ZERO && first + out_cap > burst;
+        return if needed { Wish::keep(Amount::ZERO) } else { keep };
+    }
     let first = (Amount::tokens(next) - held).at_least_zero();
     if Amount::tokens(next) > burst {
         return keep;
@@ -342,7 +349,11 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
     let until = mine.or_else(|| first.then(|| now + length(report.waiting)));
     let (out_share, out_cap) = cell.outstanding(now);
     let (own_share, own_cap) = own.map(|own| own.counts(now)).unwrap_or_default();
-    let fits = burst - (out_cap - own_cap) >= need && out_share.saturating_sub(own_share) < Share::ONE;
+    // A turn that begins leaves room for those who come first, whose work may need more at once.
+    let before =
+        if mine.is_some() { Amount::ZERO } else { total(ahead.iter().map(|(_, other)| other.room())) };
+    let fits = burst - (out_cap - own_cap) - before.min(burst) >= need
+        && out_share.saturating_sub(own_share) < Share::ONE;
     if let Some(until) = until.filter(|_| free > 0 && fits) {
         let capacity = set_aside(cell, now, Amount::ZERO, cell.config.rate.at(now).micro_per_second()).rest();
         let share = Share::ratio_floor(u64::from(capacity.ppb()) / at_once, u64::from(Share::ONE.ppb()));

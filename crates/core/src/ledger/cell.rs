@@ -594,8 +594,13 @@ impl Cell {
         // The cap may take up whatever neither others nor `free` count, within the smallest burst of the lease's time.
         let burst = self.burst_for_lease(turn);
         let others = out.cap - own_cap;
-        let room = burst.min(self.config.burst.at(now) - self.free.at_least_zero()) - others;
-        let room = room.at_least_zero();
+        let room = |free: Amount| (burst.min(self.config.burst.at(now) - free) - others).at_least_zero();
+        // A rest that is too small to be lent would keep the cap below the whole burst for good, which a cost may need.
+        let is_rest = self.free > Amount::ZERO && self.free.milli_floor() == 0;
+        if is_rest && room(self.free) < wish.cap && wish.cap <= room(Amount::ZERO) {
+            self.free = Amount::ZERO;
+        }
+        let room = room(self.free.at_least_zero());
         let cap = wish.cap.min(room).max(tokens.min(room)).floor_to_milli();
         // Under a burst that falls the cap may have no room for all of them.
         self.free += tokens - tokens.min(cap);

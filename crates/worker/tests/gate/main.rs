@@ -9,7 +9,9 @@
 mod asking;
 #[cfg(unix)]
 mod forking;
+mod kit;
 mod leases;
 mod logs;
 mod strict;
+mod waiting;
 mod world;
