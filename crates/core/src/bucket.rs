@@ -24,8 +24,12 @@ pub trait Level {
     fn take(&self, cost: u64) -> bool;
     /// Adds tokens; a negative number takes them even into debt.
     fn add(&self, tokens: i64);
-    /// Puts tokens back that are no longer in use, and counts them.
-    fn release(&self, tokens: u64);
+    /// Names those whose tokens may be put back. Read it before taking: what is taken meanwhile is then not put back.
+    fn generation(&self) -> u32;
+    /// Ends the generation: what its takers still have in use is counted elsewhere.
+    fn begin_generation(&self);
+    /// Puts tokens of this generation back that are no longer in use, and counts them.
+    fn release(&self, tokens: u64, generation: u32);
     /// Tokens put back so since the beginning. Never more than were taken, seen from whoever reads the level after it.
     fn released(&self) -> u64;
     /// From this time on, tokens are void.
@@ -39,6 +43,7 @@ pub trait Level {
 pub struct PlainLevel {
     tokens: Cell<i64>,
     released: Cell<u64>,
+    generation: Cell<u32>,
     expiry: Cell<BootTime>,
 }
 
@@ -53,9 +58,17 @@ impl Level for PlainLevel {
     fn add(&self, tokens: i64) {
         self.tokens.set(self.tokens.get().saturating_add(tokens));
     }
-    fn release(&self, tokens: u64) {
-        self.released.set(self.released.get().saturating_add(tokens));
-        self.add(i64::try_from(tokens).unwrap_or(i64::MAX));
+    fn generation(&self) -> u32 {
+        self.generation.get()
+    }
+    fn begin_generation(&self) {
+        self.generation.set(self.generation.get().wrapping_add(1));
+    }
+    fn release(&self, tokens: u64, generation: u32) {
+        if generation == self.generation.get() {
+            self.released.set(self.released.get().saturating_add(tokens));
+            self.add(i64::try_from(tokens).unwrap_or(i64::MAX));
+        }
     }
     fn released(&self) -> u64 {
         self.released.get()
@@ -440,6 +453,7 @@ impl Mint {
 
     /// Nothing is out any more: it belongs to somebody else, or is counted in another way.
     pub fn forget_out<L: Level + ?Sized>(&mut self, level: &L) {
+        level.begin_generation();
         if self.policy.conserves() {
             let out = i64::try_from(self.out(level)).unwrap_or(i64::MAX);
             level.add(out);
@@ -518,7 +532,7 @@ impl Mint {
     pub fn refund<L: Level + ?Sized>(&mut self, level: &L, tokens: u64, charged: BootTime, now: Now) -> u64 {
         if self.policy.conserves() {
             let back = tokens.min(self.out(level));
-            level.release(back);
+            level.release(back, level.generation());
             return back;
         }
         self.refill(level, now);

@@ -158,8 +158,8 @@ impl Machine {
                 self.world.deliver_up(name, Up::Report(report));
             }
             Op::Spend { name, cell, tokens, pause } => return self.spend(name, *cell, *tokens, *pause),
-            Op::Release { name, cell, tokens, from } => {
-                self.world.release(name, *cell, *tokens, *from).ok()?;
+            Op::Release { name, cell, tokens, from, generation } => {
+                self.world.release(name, *cell, *tokens, *from, Some(*generation)).ok()?;
             }
             Op::Give { name, cell, tokens } => {
                 let cell = self.world.running(name).ok()?.client.cell_mut(*cell)?;

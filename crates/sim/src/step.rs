@@ -68,6 +68,7 @@ pub enum Op {
         cell: usize,
         tokens: u64,
         from: u64,
+        generation: u32,
     },
     Give {
         name: String,

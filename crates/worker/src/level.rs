@@ -57,6 +57,8 @@ struct Shared {
     granted: AtomicU64,
     /// Tokens put back that are no longer in use.
     released: AtomicU64,
+    /// See [`Level::generation`].
+    generation: AtomicU32,
 }
 
 /// Tokens of one thread.
@@ -117,6 +119,7 @@ impl AtomicLevel {
                 tokens: AtomicI64::new(0),
                 granted: AtomicU64::new(0),
                 released: AtomicU64::new(0),
+                generation: AtomicU32::new(0),
             },
             filled: Mutex::new(0),
         }
@@ -287,8 +290,14 @@ impl Level for SharedLevel {
     fn add(&self, tokens: i64) {
         self.0.add(tokens);
     }
-    fn release(&self, tokens: u64) {
-        self.0.release(tokens);
+    fn generation(&self) -> u32 {
+        self.0.generation()
+    }
+    fn begin_generation(&self) {
+        self.0.begin_generation();
+    }
+    fn release(&self, tokens: u64, generation: u32) {
+        self.0.release(tokens, generation);
     }
     fn released(&self) -> u64 {
         self.0.released()
@@ -330,7 +339,21 @@ impl Level for AtomicLevel {
         self.add_shared(tokens);
     }
 
-    fn release(&self, tokens: u64) {
+    fn generation(&self) -> u32 {
+        self.shared.generation.load(Ordering::Acquire)
+    }
+
+    fn begin_generation(&self) {
+        let _nothing_moves = self.moving();
+        self.shared.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Under the mutex, so that no generation begins between the look and the count.
+    fn release(&self, tokens: u64, generation: u32) {
+        let _nothing_moves = self.moving();
+        if generation != self.generation() {
+            return;
+        }
         self.add_shared(i64::try_from(tokens).unwrap_or(i64::MAX));
         // Release, paired with the acquire in `released`: whoever sees the count also sees the tokens.
         self.shared.released.fetch_add(tokens, Ordering::Release);

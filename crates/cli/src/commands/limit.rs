@@ -257,6 +257,10 @@ mod tests {
         let change = Change::default();
         LimitSet {
             name: name.to_owned(),
+            meter: None,
+            policy: None,
+            concurrency: None,
+            drain: None,
             rate: None,
             burst: None,
             lease: None,

@@ -175,6 +175,17 @@ impl Cell {
                 let (before, after) = (*before, *after);
                 self.away.shift(before, after);
             }
+            (Policy::InFlight { drain: before }, Policy::InFlight { drain: after }) if before < after => {
+                // Work that is out now may go on for the longer time, too.
+                let more = after.saturating_sub(*before);
+                self.holders.update_all(|holding| {
+                    for lease in [&mut holding.acked, &mut holding.pending].into_iter().flatten() {
+                        lease.expires = lease.expires + more;
+                    }
+                });
+                self.strict.values_mut().for_each(|strict| strict.extend(more));
+                self.away.shift(Span::ZERO, more);
+            }
             (before, after) if core::mem::discriminant(before) == core::mem::discriminant(after) => {}
             _ => {
                 let leases = self.holders.values().flat_map(|holding| [holding.acked, holding.pending]);

@@ -205,6 +205,12 @@ impl Holders {
         *self = Holders::default();
     }
 
+    /// Changes all of them.
+    pub(super) fn update_all(&mut self, change: impl FnMut(&mut Holding)) {
+        self.all.values_mut().for_each(change);
+        self.kept = None;
+    }
+
     /// Drops those that `keep` doesn't want.
     pub(super) fn retain(&mut self, keep: impl FnMut(&Holder, &mut Holding) -> bool) {
         let before = self.all.len();

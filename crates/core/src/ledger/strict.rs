@@ -171,6 +171,13 @@ impl Strict {
         }
     }
 
+    /// It counts for longer.
+    pub(super) fn extend(&mut self, more: Span) {
+        if let Stage::Granted { expires, .. } = &mut self.stage {
+            *expires = *expires + more;
+        }
+    }
+
     /// When it ends if nothing is said.
     fn ends(&self) -> Option<LedgerTime> {
         match self.stage {

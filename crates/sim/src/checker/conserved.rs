@@ -46,7 +46,7 @@ pub fn judge_stretches(
         let end = boundaries.get(index).copied().unwrap_or(u64::MAX);
         let (from, to) = (begin.saturating_sub(margin), end.saturating_add(margin));
         let sum = log.iter().filter(|one| from <= one.at && one.at <= to).map(|one| one.tokens).sum();
-        keep_worst(&mut worst, from, to, sum, most(allowed, begin, end));
+        keep_worst(&mut worst, from, to, sum, most(allowed, from, to));
     }
     worst
 }

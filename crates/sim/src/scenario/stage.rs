@@ -24,7 +24,7 @@ enum Event {
     Up(usize, u64, bool),
     Down(usize, u64, bool),
     /// Of a worker's life with this number, so many tokens' work that began then ends.
-    End(usize, u64, u64, u64),
+    End { worker: usize, life: u64, from: u64, tokens: u64, generation: u32 },
     Happen(usize),
     Sample,
 }
@@ -157,10 +157,10 @@ impl<'a> Stage<'a> {
                     _ => self.poll(worker),
                 }
             }
-            Event::End(worker, life, from, tokens) => {
+            Event::End { worker, life, from, tokens, generation } => {
                 if self.hands[worker].life == life {
                     let name = self.hands[worker].name.clone();
-                    self.act(Op::Release { name, cell: 0, tokens, from });
+                    self.act(Op::Release { name, cell: 0, tokens, from, generation });
                     self.tick(worker);
                     self.poll(worker);
                 }
@@ -265,6 +265,7 @@ impl<'a> Stage<'a> {
         let Some(cell) = running.client.cell_mut(0) else { return };
         cell.refill(at);
         let level = u64::try_from(cell.level().level()).unwrap_or(0);
+        let generation = cell.level().generation();
         let is_in_flight = cell.mint().held().is_some_and(|held| held.policy == Terms::OnRelease);
         let tokens = level.min(self.hands[worker].waiting);
         if tokens == 0 {
@@ -274,7 +275,7 @@ impl<'a> Stage<'a> {
         let Done::Admitted(mut left) = self.act(spend) else { return };
         self.measure.admit(worker, left, now);
         if is_in_flight {
-            self.begin(worker, left);
+            self.begin(worker, left, generation);
         }
         let hand = &mut self.hands[worker];
         hand.waiting -= left;
@@ -290,14 +291,15 @@ impl<'a> Stage<'a> {
     }
 
     /// Work begins, in pieces that end at different times.
-    fn begin(&mut self, worker: usize, tokens: u64) {
+    fn begin(&mut self, worker: usize, tokens: u64, generation: u32) {
         const PIECES: u64 = 8;
         let ((least, most), life) = (self.scenario.work, self.hands[worker].life);
         let mut left = tokens;
         while left > 0 {
             let part = left.min(tokens.div_ceil(PIECES));
             let takes = least + self.rng.below(most - least + 1);
-            self.at(self.now + takes, Event::End(worker, life, self.now, part));
+            let from = self.now;
+            self.at(self.now + takes, Event::End { worker, life, from, tokens: part, generation });
             left -= part;
         }
     }

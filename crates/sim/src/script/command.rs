@@ -224,7 +224,7 @@ fn correct(world: &mut World, args: &mut Args) -> Lines {
         "release" => {
             let from = args.get("from", args::span)?.ok_or("release: from is missing")?;
             let index = world.worker(&name).map_err(told)?.index_of(&key).ok_or("no such limit")?;
-            world.release(&name, index, tokens, from.0).map_err(told)?;
+            world.release(&name, index, tokens, from.0, None).map_err(told)?;
             format!("{name} ends {tokens}")
         }
         "refund" => {

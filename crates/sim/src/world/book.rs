@@ -19,8 +19,8 @@ pub struct Book {
     pub admissions: Vec<Admitted>,
     /// When windows begin, in true time.
     boundaries: Vec<u64>,
-    /// How long work goes on whose client is gone.
-    drain: u64,
+    /// From when on, and how long, work goes on whose client is gone.
+    drains: Vec<(u64, u64)>,
     /// From when on and up to when somebody has a lease.
     leases: Vec<(Rc<str>, u64, u64)>,
     /// Processes that ended.
@@ -138,7 +138,11 @@ impl Book {
         let leased = after.checked_sub(1).and_then(|index| stretches.get(index)).map_or(at, |last| last.1.max(at));
         let gone = self.gone.iter().filter(|(who, gone)| *who == one.who && at <= *gone);
         let alone = gone.map(|(_, gone)| *gone).min().unwrap_or(u64::MAX).min(leased);
-        one.until.unwrap_or(u64::MAX).min(alone.saturating_add(self.drain))
+        // The longest that was in force while it was out.
+        let first = self.drains.partition_point(|(from, _)| *from <= at).saturating_sub(1);
+        let drains = self.drains.iter().skip(first).take_while(|(from, _)| *from <= alone);
+        let drain = drains.map(|(_, drain)| *drain).max().unwrap_or(0);
+        one.until.unwrap_or(u64::MAX).min(alone.saturating_add(drain))
     }
 
     /// A configuration is in force from `now` on. The burst before it counts until `burst_until`: caps that were granted
@@ -157,7 +161,7 @@ impl Book {
             self.boundaries.sort_unstable();
             self.boundaries.dedup();
         }
-        self.drain = self.drain.max(policy.drain().0);
+        self.drains.push((now, policy.drain().0));
         self.close(&Source::Config, now);
         self.rates.push((Source::Config, rate, live(now, rate_line(rate, zero))));
         if self.bursts.last().is_some_and(|(last, live)| *last == burst && live.until.is_none()) {

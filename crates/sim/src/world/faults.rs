@@ -47,9 +47,9 @@ impl World {
         }
         worker.boot.start(now);
         worker.state = State::Running;
-        for (index, tokens) in std::mem::take(&mut worker.ended) {
+        for (index, tokens, generation) in std::mem::take(&mut worker.ended) {
             if let Some(cell) = worker.client.cells().get(index) {
-                cell.level().release(tokens);
+                cell.level().release(tokens, generation);
             }
         }
         Ok(())

@@ -75,19 +75,27 @@ impl World {
         Ok(outcome)
     }
 
-    /// Work of a worker that began at true time `from` ends: `tokens` are in use no more. The worker learns of it when its code
-    /// runs.
+    /// Work of a worker that began at true time `from`, in this generation of the level, ends: `tokens` are in use no more. The
+    /// worker learns of it when its code runs.
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn release(&mut self, name: &str, index: usize, tokens: u64, from: u64) -> Result<(), Failure> {
+    pub fn release(
+        &mut self,
+        name: &str,
+        index: usize,
+        tokens: u64,
+        from: u64,
+        generation: Option<u32>,
+    ) -> Result<(), Failure> {
         let now = self.now;
         let worker = self.worker_mut(name)?;
-        let key = worker.client.cells().get(index).ok_or(Failure::NoCell)?.key().clone();
+        let cell = worker.client.cells().get(index).ok_or(Failure::NoCell)?;
+        let (key, generation) = (cell.key().clone(), generation.unwrap_or_else(|| cell.level().generation()));
         if worker.runs(now) {
-            worker.client.cells()[index].level().release(tokens);
+            cell.level().release(tokens, generation);
         } else {
-            worker.ended.push((index, tokens));
+            worker.ended.push((index, tokens, generation));
         }
         if let Some(book) = self.books.get_mut(&key) {
             book.finish(name, from, tokens, now);

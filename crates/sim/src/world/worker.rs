@@ -43,7 +43,7 @@ pub struct Worker {
     /// The newest seq that it sent.
     pub last_seq: u64,
     /// Tokens whose work has ended while its code didn't run, by cell.
-    pub ended: Vec<(usize, u64)>,
+    pub ended: Vec<(usize, u64, u32)>,
 }
 
 impl Worker {
