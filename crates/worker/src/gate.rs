@@ -24,7 +24,7 @@ use tollgate_core::bucket::Level;
 use tollgate_core::client;
 use tollgate_core::limit::{CellKey, check_name};
 use tollgate_core::message::{CELLS_PER_REQUEST_MAX, Incarnation};
-use tollgate_core::units::BootTime;
+use tollgate_core::units::{BootTime, LedgerTime, Span};
 use tollgate_workflows::wire::lease::incarnation_text;
 
 /// [`Gate::connect`] waits this long for a first answer, so that what follows finds a lease; then it goes on without.
@@ -88,6 +88,7 @@ impl Gate {
             core: Arc::new(core),
             cells: RwLock::default(),
             status: Mutex::new(status),
+            ledger: Mutex::new(None),
             ending: AtomicU8::new(Ending::No as u8),
             incarnation: watch::Sender::new(Some(incarnation)),
             heard: watch::Sender::new(false),
@@ -110,13 +111,17 @@ impl Gate {
 
     /// A handle for one limit. It is leased from now on; asking for it the first time waits for one round trip.
     pub fn limit(&self, name: &str) -> Limit {
-        Limit { cell: self.0.shared.cell(name), _gate: self.0.clone() }
+        Limit { cell: self.0.shared.cell(name), gate: self.0.clone() }
     }
 
     /// Asks for a permit and waits for it: see [`Acquire`]. Looks the limit up by name: keep a [`Gate::limit`] where
     /// that matters.
     pub fn acquire(&self, name: &str) -> Acquire {
         self.limit(name).acquire()
+    }
+
+    pub(crate) fn group(&self) -> &str {
+        &self.0.shared.group
     }
 
     /// Something urgent happened at the coordinator: asks it at once, whatever is planned. For those who take notices
@@ -184,7 +189,7 @@ impl Gate {
 /// What keeps the keeper going: its drop ends it.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Drop for Inner {
@@ -212,6 +217,29 @@ pub(crate) struct Status {
     pub since: BootTime,
 }
 
+/// What an answer told of the ledger's time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    /// When its request was first sent: the ledger wrote `at` later than this.
+    pub sent: BootTime,
+    pub at: LedgerTime,
+}
+
+/// An answer that is older than this says nothing of the ledger's time any more: clocks may have drifted by 60 ms.
+const HEARD_MAX: Span = Span::from_secs(60);
+
+impl Heard {
+    /// Until when, by the process's clock, it is surely before `until` at the ledger.
+    fn until(self, until: LedgerTime, now: BootTime) -> Option<BootTime> {
+        let age = now.since(self.sent);
+        // At the latest, it is this late at the ledger: its clock may run faster by as much as clocks may disagree.
+        let latest = self.at + age + age.scale_ceil(1, 1_000);
+        let left = until.since(latest);
+        let left = Span(left.0.saturating_sub(left.0 / 1_000));
+        (age <= HEARD_MAX && left > Span::ZERO).then(|| now + left)
+    }
+}
+
 /// What gate and keeper share.
 pub(crate) struct Shared {
     pub group: String,
@@ -219,6 +247,7 @@ pub(crate) struct Shared {
     pub core: Arc<Core>,
     cells: RwLock<Cells>,
     status: Mutex<Status>,
+    ledger: Mutex<Option<Heard>>,
     ending: AtomicU8,
     /// Who this is; `None` when the keeper has ended.
     pub incarnation: watch::Sender<Option<Incarnation>>,
@@ -296,6 +325,16 @@ impl Shared {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn heard_of_ledger(&self, heard: Heard) {
+        *self.ledger.lock().unwrap_or_else(PoisonError::into_inner) = Some(heard);
+    }
+
+    /// Until when, by the process's clock, it is surely before `until` at the ledger; `None` if that can't be said.
+    pub(crate) fn surely_before(&self, until: LedgerTime) -> Option<BootTime> {
+        let heard = (*self.ledger.lock().unwrap_or_else(PoisonError::into_inner))?;
+        heard.until(until, self.core.clock.now().boot)
+    }
+
     pub(crate) fn notice(&self) {
         self.core.client().on_notice();
         self.core.kick.notify_one();
@@ -340,5 +379,21 @@ impl Shared {
         drop(status);
         self.incarnation.send_replace(None);
         self.heard.send_replace(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permit_of_the_ledgers_time_ends_early_on_this_clock_and_not_by_hearsay() {
+        let heard = Heard { sent: BootTime(1_000_000), at: LedgerTime(500_000_000) };
+        let until = |until: u64, now: u64| heard.until(LedgerTime(until), BootTime(now));
+        // The answer took up to 10 ms, so at the ledger it may be that late already: of 5 s, 4.99 are sure.
+        let end = until(505_000_000, 1_010_000).unwrap();
+        assert!(end < BootTime(1_000_000 + 5_000_000) && end > BootTime(1_000_000 + 4_980_000), "{end:?}");
+        assert_eq!(until(500_000_000, 1_010_000), None, "it is over");
+        assert_eq!(until(u64::MAX / 2, 1_000_001 + HEARD_MAX.0), None, "nothing was heard for too long");
     }
 }
