@@ -6,6 +6,7 @@
 //! | `acquire` | update | one strict permit: granted, refused, or a place in the queue |
 //! | `configure` | update, signal | the full configuration; older versions are ignored |
 //! | `lease` | signal | one strict permit; see query `grants`, or say who gets the outcome (`reply_to`) |
+//! | `lease` | signal, with `incarnation` | a heartbeat; its answer comes by activity `tollgate.notice` |
 //! | `report` | signal | usage of a strict permit, or of a worker |
 //! | `revoke` | signal | a worker or client has stopped |
 //! | `evict` | signal | an operator's target of zero for a worker |
@@ -14,9 +15,11 @@
 //! Handlers never block and never fail: a message that can't be read, and a signal that is refused, is counted and shown in
 //! `status`.
 
+mod answers;
 mod lanes;
 mod signals;
 
+use self::answers::Answer;
 use crate::contracts::CoordinatorStart;
 use crate::details;
 use crate::proto as pb;
@@ -38,7 +41,7 @@ use temporalio_workflow::{
     WorkflowContextView, WorkflowResult,
 };
 use tollgate_core::ledger::strict::{AcquireOutcome, Settle};
-use tollgate_core::ledger::{Configure, Input, Ledger, Output, Standing, Start};
+use tollgate_core::ledger::{Configure, Input, Ledger, Output, Standing, Start, WORKERS_MAX};
 use tollgate_core::message::Incarnation;
 use tollgate_core::rules::RULES_VERSION;
 use tollgate_core::units::{LedgerTime, Span};
@@ -54,6 +57,8 @@ const HISTORY_EVENTS_MAX: u32 = 1_500;
 const HISTORY_EVENTS_UNNAMED: u32 = 1_500;
 /// Notices that may wait. More workers than this learn urgent news from their next heartbeat.
 const NOTICES_MAX: usize = 200;
+/// Answers to heartbeats that may be on their way: one for each worker that a group can have.
+const ANSWERS_MAX: usize = WORKERS_MAX;
 /// The table in the Temporal UI is made anew at most this often.
 const DETAILS_EVERY: Span = Span::from_secs(1);
 /// A table of so many limits times workers takes microseconds to make.
@@ -89,6 +94,9 @@ pub struct Coordinator {
     updates: u32,
     notices: VecDeque<Incarnation>,
     notices_in_flight: usize,
+    /// Answers to heartbeats that came by signal, at most one for each worker and [`ANSWERS_MAX`].
+    answers: VecDeque<Answer>,
+    answers_in_flight: usize,
     replies: Replies,
     replies_in_flight: usize,
     lanes_stop: bool,
@@ -345,6 +353,8 @@ impl Coordinator {
             updates: 0,
             notices: VecDeque::new(),
             notices_in_flight: 0,
+            answers: VecDeque::new(),
+            answers_in_flight: 0,
             replies: Replies::default(),
             replies_in_flight: 0,
             lanes_stop: false,
@@ -405,6 +415,7 @@ impl Coordinator {
         self.next_grant = carried.next_grant;
         self.ask_config = carried.ask_config;
         self.replies = Replies::of_proto(carried.replies.unwrap_or_default());
+        self.answers = carried.answers.into_iter().filter_map(Answer::of_proto).take(ANSWERS_MAX).collect();
         if carried.history_events_max > 0 {
             self.events_max = carried.history_events_max;
         }
@@ -428,6 +439,7 @@ impl Coordinator {
             ask_config: self.ask_config,
             history_events_max: HISTORY_EVENTS_MAX,
             replies: Some(self.replies.to_proto()),
+            answers: self.answers.iter().map(Answer::to_proto).collect(),
         }
     }
 

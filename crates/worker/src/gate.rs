@@ -9,11 +9,11 @@ use crate::keeper::Keeper;
 use crate::level::SharedLevel;
 use crate::limit::{Cell, Core, Limit};
 use crate::notice;
-use crate::options::Options;
+use crate::options::{Messages, Options};
 use crate::queue::Name;
 use crate::random::{self, Spread};
 use crate::state::{Coordinator, GateState, limit_state};
-use crate::transport::{TemporalTransport, Transport};
+use crate::transport::{SignalTransport, TemporalTransport, Transport};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -45,11 +45,17 @@ impl Gate {
     /// [`ConnectError`]: options out of range, or no runtime, randomness, log file or thread to be had.
     pub async fn connect(client: Client, options: Options) -> Result<Gate, ConnectError> {
         options.check()?;
-        let transport = TemporalTransport::new(&client, &options.group, options.request_timeout);
+        let (group, timeout) = (&options.group, options.request_timeout);
+        let by_signals = (options.messages == Messages::Signals)
+            .then(|| Arc::new(SignalTransport::new(&client, group, timeout)));
+        let transport: Arc<dyn Transport> = match &by_signals {
+            Some(transport) => transport.clone(),
+            None => Arc::new(TemporalTransport::new(&client, group, timeout)),
+        };
         let notices = options.notices;
-        let gate = Gate::with_transport(Arc::new(transport), options)?;
+        let gate = Gate::with_transport(transport, options)?;
         if notices {
-            notice::listen(client, gate.0.shared.clone()).map_err(ConnectError::Thread)?;
+            notice::listen(client, gate.0.shared.clone(), by_signals).map_err(ConnectError::Thread)?;
         }
         let mut heard = gate.0.shared.heard.subscribe();
         // No answer is fine, and so is a keeper that has ended.
@@ -149,6 +155,7 @@ impl Gate {
             worker: shared.worker.clone(),
             incarnation,
             coordinator: status.coordinator.clone(),
+            round_trip: shared.ledger().map(|heard| Duration::from_micros(heard.took.0)),
             coordinator_since: Duration::from_micros(now.boot.since(status.since).0),
             limits,
         }
@@ -223,6 +230,8 @@ pub(crate) struct Heard {
     /// When its request was first sent: the ledger wrote `at` later than this.
     pub sent: BootTime,
     pub at: LedgerTime,
+    /// From then until the answer was there.
+    pub took: Span,
 }
 
 /// An answer that is older than this says nothing of the ledger's time any more: clocks may have drifted by 60 ms.
@@ -325,13 +334,13 @@ impl Shared {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn heard_of_ledger(&self, heard: Heard) {
-        *self.ledger.lock().unwrap_or_else(PoisonError::into_inner) = Some(heard);
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Option<Heard>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Until when, by the process's clock, it is surely before `until` at the ledger; `None` if that can't be said.
     pub(crate) fn surely_before(&self, until: LedgerTime) -> Option<BootTime> {
-        let heard = (*self.ledger.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let heard = (*self.ledger())?;
         heard.until(until, self.core.clock.now().boot)
     }
 
@@ -388,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_permit_of_the_ledgers_time_ends_early_on_this_clock_and_not_by_hearsay() {
-        let heard = Heard { sent: BootTime(1_000_000), at: LedgerTime(500_000_000) };
+        let heard = Heard { sent: BootTime(1_000_000), at: LedgerTime(500_000_000), took: Span::ZERO };
         let until = |until: u64, now: u64| heard.until(LedgerTime(until), BootTime(now));
         // The answer took up to 10 ms, so at the ledger it may be that late already: of 5 s, 4.99 are sure.
         let end = until(505_000_000, 1_010_000).unwrap();

@@ -271,7 +271,8 @@ impl Keeper {
     fn learn(&mut self, client: &Client<SharedLevel>, reply: &Reply, now: Now) {
         self.unanswered_since = None;
         self.rebirths = 0;
-        self.shared.heard_of_ledger(Heard { sent: self.sent_at, at: reply.at });
+        let took = now.boot.since(self.sent_at);
+        *self.shared.ledger() = Some(Heard { sent: self.sent_at, at: reply.at, took });
         self.recovering_until = reply.recovering_until.map(|until| now.boot + until.since(reply.at));
         let barred = reply.evicted.then_some(Reason::Evicted);
         if barred.is_some() && self.barred != barred {

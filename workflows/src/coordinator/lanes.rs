@@ -21,6 +21,8 @@ use tollgate_core::units::Span;
 const UPDATES_MAX: u32 = 1_700;
 /// How often a task without signals is waited for before continuing as new all the same.
 const CALM_TRIES_MAX: u32 = 20;
+/// Answers to heartbeats that are sent at the same time. One to a worker that is gone takes a second or two.
+const ANSWER_LANES: usize = 8;
 /// Notices that are sent at the same time.
 const NOTICE_LANES: usize = 4;
 /// A worker that doesn't take its notice within this has other trouble, or a heartbeat on its way.
@@ -35,15 +37,23 @@ const TIMER_SLACK: Span = Span::from_millis(20);
 impl Coordinator {
     /// Does all of it until it is time to continue as new and nothing is half-done.
     pub(super) async fn drive(ctx: &WorkflowContext<Self>) -> WorkflowResult<()> {
-        let lanes = join_all((0..NOTICE_LANES).map(|_| Self::lane(ctx.clone())).collect::<Vec<_>>());
-        let replies = join_all((0..REPLY_LANES).map(|_| Self::reply(ctx.clone())).collect::<Vec<_>>());
-        let (due, _, _, ()) =
-            join!(Self::until_over(ctx.clone()), lanes, replies, Self::ask_config(ctx.clone()));
+        let notices = join_all((0..NOTICE_LANES).map(|_| Self::notice_lane(ctx.clone())).collect::<Vec<_>>());
+        let replies = join_all((0..REPLY_LANES).map(|_| Self::reply_lane(ctx.clone())).collect::<Vec<_>>());
+        let answers = join_all((0..ANSWER_LANES).map(|_| Self::answer_lane(ctx.clone())).collect::<Vec<_>>());
+        let (due, _, _, _, ()) =
+            join!(Self::until_over(ctx.clone()), notices, replies, answers, Self::ask_config(ctx.clone()));
         due
     }
 
+    /// Whether nothing is under way that the next run would not know of.
     fn is_quiet(&self) -> bool {
-        self.notices.is_empty() && self.notices_in_flight == 0 && self.replies_in_flight == 0
+        let in_flight = self.notices_in_flight + self.answers_in_flight + self.replies_in_flight;
+        self.notices.is_empty() && in_flight == 0
+    }
+
+    /// Whether the run must end, whatever else waits.
+    fn is_too_long(&self, ctx: &WorkflowContext<Self>) -> bool {
+        self.renewing || ctx.history_length() >= self.events_max.saturating_add(self.events_max / 3)
     }
 
     fn is_over(&self, ctx: &WorkflowContext<Self>) -> bool {
@@ -78,8 +88,7 @@ impl Coordinator {
             // is long, while more signals come in before it starts.
             let is_last_try = tries >= CALM_TRIES_MAX;
             let calm = |me: &Self| {
-                let is_long = ctx.history_length() >= me.events_max.saturating_add(me.events_max / 3);
-                me.renewing || is_last_try || is_long || me.signalled_at != ledger_time(ctx.workflow_time())
+                is_last_try || me.is_too_long(&ctx) || me.signalled_at != ledger_time(ctx.workflow_time())
             };
             let over = |me: &Self| ready(me) && calm(me);
             if ctx.state(over) {
@@ -126,7 +135,7 @@ impl Coordinator {
     }
 
     /// One of the few at a time that hand urgent news to workers, on their private task queues.
-    async fn lane(ctx: WorkflowContext<Self>) {
+    async fn notice_lane(ctx: WorkflowContext<Self>) {
         let token = ctx.state(|me| me.token.clone());
         loop {
             let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
@@ -143,27 +152,53 @@ impl Coordinator {
                 }
                 continue;
             };
-            let options = ActivityOptions::with_start_to_close_timeout(NOTICE_START_TO_CLOSE)
-                .task_queue(notice_queue(&incarnation_text(incarnation)))
-                .schedule_to_start_timeout(NOTICE_SCHEDULE_TO_START)
-                .retry_policy(RetryPolicy::builder().maximum_attempts(1).build())
-                .do_not_eagerly_execute(true)
-                .cancellation_token(token.clone())
-                .summary("notice")
-                .build();
-            // Whether it arrives or not: the next heartbeat says the same.
-            let _ = ctx.execute_activity(UntypedActivity::new(NOTICE_ACTIVITY), write(&()), options).await;
+            Self::tell(&ctx, &incarnation_text(incarnation), "notice", write(&())).await;
             ctx.state_mut(|me| me.notices_in_flight -= 1);
         }
     }
 
-    /// One of the few at a time that tell workflows what became of their permits. None begins when the run is over: what
-    /// is left goes on in the next one.
-    async fn reply(ctx: WorkflowContext<Self>) {
+    /// One of the few at a time that answer heartbeats which came by signal. None begins when the run must end: what is left
+    /// goes on in the next one. Until then the end of one is a good moment to continue as new, a task without a signal.
+    async fn answer_lane(ctx: WorkflowContext<Self>) {
         let token = ctx.state(|me| me.token.clone());
         loop {
             let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
-            let has_work = |me: &Self| !me.replies.is_empty() && !me.is_over(&ctx);
+            let has_work = |me: &Self| !me.answers.is_empty() && !me.is_too_long(&ctx);
+            let woken = ctx.wait_condition_with_options(|me| me.lanes_stop || has_work(me), options).await;
+            if woken.is_err() || ctx.state(|me| me.lanes_stop) {
+                return;
+            }
+            let next = ctx.state_mut(|me| {
+                let next = me.answers.pop_front().and_then(|answer| answer.json(&me.ledger));
+                me.answers_in_flight += usize::from(next.is_some());
+                next
+            });
+            let Some(answer) = next else { continue };
+            Self::tell(&ctx, &answer.incarnation, "answer", write(&answer)).await;
+            ctx.state_mut(|me| me.answers_in_flight -= 1);
+        }
+    }
+
+    /// Tells a worker something, once. Whether it arrives or not: the next heartbeat says the same.
+    async fn tell(ctx: &WorkflowContext<Self>, incarnation: &str, what: &str, input: RawValue) {
+        let options = ActivityOptions::with_start_to_close_timeout(NOTICE_START_TO_CLOSE)
+            .task_queue(notice_queue(incarnation))
+            .schedule_to_start_timeout(NOTICE_SCHEDULE_TO_START)
+            .retry_policy(RetryPolicy::builder().maximum_attempts(1).build())
+            .do_not_eagerly_execute(true)
+            .cancellation_token(ctx.state(|me| me.token.clone()))
+            .summary(what)
+            .build();
+        let _ = ctx.execute_activity(UntypedActivity::new(NOTICE_ACTIVITY), input, options).await;
+    }
+
+    /// One of the few at a time that tell workflows what became of their permits. None begins when the run must end:
+    /// what is left goes on in the next one.
+    async fn reply_lane(ctx: WorkflowContext<Self>) {
+        let token = ctx.state(|me| me.token.clone());
+        loop {
+            let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
+            let has_work = |me: &Self| !me.replies.is_empty() && !me.is_too_long(&ctx);
             let woken = ctx.wait_condition_with_options(|me| me.lanes_stop || has_work(me), options).await;
             if woken.is_err() || ctx.state(|me| me.lanes_stop) {
                 return;

@@ -1,6 +1,7 @@
 //! What the coordinator's signals do.
 
-use super::{Coordinator, EvictJson, NOTICES_MAX};
+use super::answers::Answer;
+use super::{ANSWERS_MAX, Coordinator, EvictJson, NOTICES_MAX};
 use crate::replies::{self, PermitKey};
 use crate::wire::granted::{GrantedJson, OutcomeJson, ReplyToJson};
 use crate::wire::lease::{AcquireJson, AcquireReplyJson, HeartbeatJson, ReportJson, incarnation_of, key_of};
@@ -33,6 +34,8 @@ impl Coordinator {
         let address = ReplyToJson::of(input)?;
         let mut wanted = match read::<AcquireJson>(input) {
             Ok(wanted) => wanted,
+            // A heartbeat names its limits elsewhere.
+            Err(_) if is_from_worker(input).unwrap_or(false) => return self.heartbeat_signal(now, input),
             Err(error) => return self.answer_unreadable(address, input, error),
         };
         if wanted.id.is_empty() {
@@ -46,6 +49,20 @@ impl Coordinator {
             Ok(acquire) => self.ask(now, acquire, address),
             Err(error) => self.answer_unreadable(address, input, error),
         }
+    }
+
+    /// A worker that sends signals alone: it hears the answer on its private task queue. Signals come in the same order
+    /// live and on replay, so that they are taken also while updates are put off.
+    fn heartbeat_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
+        let request = read::<HeartbeatJson>(input)?.check()?;
+        let (incarnation, seq) = (request.incarnation, request.seq);
+        let Output::Reply(reply) = self.ledger.apply(now, Input::Heartbeat(request)) else { return Ok(()) };
+        // It waits for the newest alone.
+        self.answers.retain(|answer| answer.incarnation != incarnation);
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back(Answer::new(incarnation, seq, &reply));
+        }
+        Ok(())
     }
 
     /// Asks the ledger, and answers or remembers who is to be answered.

@@ -142,6 +142,12 @@ fn a_wait_that_is_cancelled_or_dropped_gives_back_the_place_and_what_was_granted
         assert_eq!(stage.world.result("cancelled").await.unwrap_err(), "Workflow cancelled");
         stage.grants_when("cancelled", &[("waiting", 0), ("abandoned", 1)]).await;
 
+        eventually("nobody waits in `dropped` any more", SOON, async || {
+            let runs = stage.world.runs("dropped").await;
+            if runs[0].timer_fired() { Ok(()) } else { Err(format!("{} events", runs[0].events.len())) }
+        })
+        .await;
+
         // The next one's permit and its cancellation meet in one task, since nobody works meanwhile.
         drop(worker);
         stage.make_room().await;

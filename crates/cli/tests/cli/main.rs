@@ -20,6 +20,7 @@ mod past;
 mod python;
 mod record;
 mod secure;
+mod signals;
 mod stopping;
 mod strict;
 mod world;

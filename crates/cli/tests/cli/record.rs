@@ -41,6 +41,9 @@ fn every_kind_of_message_leaves_healthy_histories() {
         world
             .signal(&coordinator, "report", wire::write(&json!({"id": "p0", "limit": "slow", "used": 1})))
             .await;
+        // A worker on signals alone, which doesn't hear the answer.
+        let silent = Worker::new(&world, 3, "api").request();
+        world.signal(&coordinator, "lease", wire::write(&silent)).await;
         // One for a workflow, which it waits for; the answers to a workflow that isn't there; and their report.
         let preload = json!({"group": world.group, "limit": "slow", "id": "preloaded", "wait_ms": 60_000});
         world.start("tollgate", "tollgate.preload", "preload", &preload).await;
