@@ -98,10 +98,9 @@ pub(crate) fn terms_of(terms: Option<pb::TermsPolicy>) -> Terms {
     match terms.and_then(|terms| terms.kind) {
         None => Terms::Minted,
         Some(pb::terms_policy::Kind::AfterUs(window)) => Terms::After(Span(window)),
-        Some(pb::terms_policy::Kind::AtBoundary(edges)) => Terms::AtBoundary {
-            last: edges.last_us.map(LedgerTime),
-            next: edges.next_us.map(LedgerTime),
-        },
+        Some(pb::terms_policy::Kind::AtBoundary(edges)) => {
+            Terms::AtBoundary { last: edges.last_us.map(LedgerTime), next: edges.next_us.map(LedgerTime) }
+        }
         Some(pb::terms_policy::Kind::OnRelease(_)) => Terms::OnRelease,
     }
 }

@@ -625,7 +625,8 @@ mod tests {
             Policy::InFlight { drain: Span::from_millis(1_500) },
         ];
         for (index, policy) in policies.into_iter().enumerate() {
-            let conserved = CellConfig::constant(&format!("conserved {index}"), Rate::per_second(1), 9, lease);
+            let conserved =
+                CellConfig::constant(&format!("conserved {index}"), Rate::per_second(1), 9, lease);
             cells.push(CellConfig { policy, ..conserved });
         }
         if n == 1 {
@@ -654,7 +655,9 @@ mod tests {
             seq,
             nonce: 5,
             worker: format!("worker {worker}"),
-            cells: ["shared", "small", "conserved 0", "conserved 1", "conserved 2", "unknown"].map(cell).to_vec(),
+            cells: ["shared", "small", "conserved 0", "conserved 1", "conserved 2", "unknown"]
+                .map(cell)
+                .to_vec(),
         })
     }
 

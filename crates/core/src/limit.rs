@@ -218,7 +218,11 @@ pub fn check_policy(policy: &Policy, lease: Span) -> Result<(), OutOfRange> {
             let rising = boundaries.windows(2).all(|pair| pair[0] + lease <= pair[1]);
             if boundaries.is_empty() || boundaries.len() > BOUNDARIES_MAX || !rising {
                 let given = alloc::format!("{} of them", boundaries.len());
-                return Err(out_of_range("boundaries", given, "1 to 128 rising times, each a lease or more apart"));
+                return Err(out_of_range(
+                    "boundaries",
+                    given,
+                    "1 to 128 rising times, each a lease or more apart",
+                ));
             }
             Ok(())
         }

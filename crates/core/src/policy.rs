@@ -131,10 +131,11 @@ mod tests {
         assert_eq!(policy.returns_at(at(150)), at(201));
         assert_eq!(policy.returns_at(at(198)), at(201));
         assert_eq!(policy.returns_at(at(199)), at(301), "another clock may say that it is past the edge");
-        assert_eq!(policy.returns_at(at(299)), LedgerTime(u64::MAX), "nobody said when the next window begins");
         assert_eq!(
-            policy.terms(at(200)),
-            Terms::AtBoundary { last: Some(at(200)), next: Some(at(300)) },
+            policy.returns_at(at(299)),
+            LedgerTime(u64::MAX),
+            "nobody said when the next window begins"
         );
+        assert_eq!(policy.terms(at(200)), Terms::AtBoundary { last: Some(at(200)), next: Some(at(300)) },);
     }
 }

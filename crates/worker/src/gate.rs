@@ -9,11 +9,11 @@ use crate::keeper::Keeper;
 use crate::level::SharedLevel;
 use crate::limit::{Cell, Core, Limit, is_locked};
 use crate::notice;
-use crate::options::Options;
+use crate::options::{Messages, Options};
 use crate::queue::Name;
 use crate::random::{Identities, Spread};
 use crate::state::{Coordinator, GateState, limit_state};
-use crate::transport::{TemporalTransport, Transport};
+use crate::transport::{SignalTransport, TemporalTransport, Transport};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
@@ -24,7 +24,7 @@ use tollgate_core::bucket::Level;
 use tollgate_core::client;
 use tollgate_core::limit::{CellKey, check_name};
 use tollgate_core::message::{CELLS_PER_REQUEST_MAX, Incarnation};
-use tollgate_core::units::BootTime;
+use tollgate_core::units::{BootTime, LedgerTime, Span};
 use tollgate_workflows::wire::lease::incarnation_text;
 
 /// [`Gate::connect`] waits this long for a first answer, so that what follows finds a lease; then it goes on without.
@@ -45,11 +45,17 @@ impl Gate {
     /// [`ConnectError`]: options out of range, or no runtime, randomness, log file or thread to be had.
     pub async fn connect(client: Client, options: Options) -> Result<Gate, ConnectError> {
         options.check()?;
-        let transport = TemporalTransport::new(&client, &options.group, options.request_timeout);
+        let (group, timeout) = (&options.group, options.request_timeout);
+        let by_signals = (options.messages == Messages::Signals)
+            .then(|| Arc::new(SignalTransport::new(&client, group, timeout)));
+        let transport: Arc<dyn Transport> = match &by_signals {
+            Some(transport) => transport.clone(),
+            None => Arc::new(TemporalTransport::new(&client, group, timeout)),
+        };
         let notices = options.notices;
-        let gate = Gate::with_transport(Arc::new(transport), options)?;
+        let gate = Gate::with_transport(transport, options)?;
         if notices {
-            notice::listen(client, gate.0.shared.clone()).map_err(ConnectError::Thread)?;
+            notice::listen(client, gate.0.shared.clone(), by_signals).map_err(ConnectError::Thread)?;
         }
         gate.first_answer().await;
         Ok(gate)
@@ -100,6 +106,7 @@ impl Gate {
             core: Arc::new(core),
             cells: RwLock::default(),
             status: Mutex::new(status),
+            ledger: Mutex::new(None),
             ending: AtomicU8::new(Ending::No as u8),
             incarnation: watch::Sender::new(Some(incarnation)),
             heard: watch::Sender::new(false),
@@ -122,13 +129,17 @@ impl Gate {
 
     /// A handle for one limit. It is leased from now on; asking for it the first time waits for one round trip.
     pub fn limit(&self, name: &str) -> Limit {
-        Limit { cell: self.0.shared.cell(name), _gate: self.0.clone() }
+        Limit { cell: self.0.shared.cell(name), gate: self.0.clone() }
     }
 
     /// Asks for a permit and waits for it: see [`Acquire`]. Looks the limit up by name: keep a [`Gate::limit`] where
     /// that matters.
     pub fn acquire(&self, name: &str) -> Acquire {
         self.limit(name).acquire()
+    }
+
+    pub(crate) fn group(&self) -> &str {
+        &self.0.shared.group
     }
 
     /// Something urgent happened at the coordinator: asks it at once, whatever is planned. For those who take notices
@@ -181,7 +192,7 @@ impl Gate {
 /// What keeps the keeper going: its drop ends it.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Drop for Inner {
@@ -209,6 +220,31 @@ pub(crate) struct Status {
     pub since: BootTime,
 }
 
+/// What an answer told of the ledger's time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    /// When its request was first sent: the ledger wrote `at` later than this.
+    pub sent: BootTime,
+    pub at: LedgerTime,
+    /// From then until the answer was there.
+    pub took: Span,
+}
+
+/// An answer that is older than this says nothing of the ledger's time any more: clocks may have drifted by 60 ms.
+const HEARD_MAX: Span = Span::from_secs(60);
+
+impl Heard {
+    /// Until when, by the process's clock, it is surely before `until` at the ledger.
+    fn until(self, until: LedgerTime, now: BootTime) -> Option<BootTime> {
+        let age = now.since(self.sent);
+        // At the latest, it is this late at the ledger: its clock may run faster by as much as clocks may disagree.
+        let latest = self.at + age + age.scale_ceil(1, 1_000);
+        let left = until.since(latest);
+        let left = Span(left.0.saturating_sub(left.0 / 1_000));
+        (age <= HEARD_MAX && left > Span::ZERO).then(|| now + left)
+    }
+}
+
 /// What gate and keeper share.
 pub(crate) struct Shared {
     pub group: String,
@@ -216,6 +252,7 @@ pub(crate) struct Shared {
     pub core: Arc<Core>,
     cells: RwLock<Cells>,
     status: Mutex<Status>,
+    ledger: Mutex<Option<Heard>>,
     ending: AtomicU8,
     /// Who this is; `None` when the keeper has ended.
     pub incarnation: watch::Sender<Option<Incarnation>>,
@@ -297,6 +334,7 @@ impl Shared {
             worker: self.worker.clone(),
             incarnation,
             coordinator: status.coordinator.clone(),
+            round_trip: self.ledger().map(|heard| Duration::from_micros(heard.took.0)),
             coordinator_since: Duration::from_micros(now.boot.since(status.since).0),
             limits,
         }
@@ -321,6 +359,16 @@ impl Shared {
 
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Option<Heard>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when, by the process's clock, it is surely before `until` at the ledger; `None` if that can't be said.
+    pub(crate) fn surely_before(&self, until: LedgerTime) -> Option<BootTime> {
+        let heard = (*self.ledger())?;
+        heard.until(until, self.core.clock.now().boot)
     }
 
     pub(crate) fn notice(&self) {
@@ -367,5 +415,21 @@ impl Shared {
         drop(status);
         self.incarnation.send_replace(None);
         self.heard.send_replace(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permit_of_the_ledgers_time_ends_early_on_this_clock_and_not_by_hearsay() {
+        let heard = Heard { sent: BootTime(1_000_000), at: LedgerTime(500_000_000), took: Span::ZERO };
+        let until = |until: u64, now: u64| heard.until(LedgerTime(until), BootTime(now));
+        // The answer took up to 10 ms, so at the ledger it may be that late already: of 5 s, 4.99 are sure.
+        let end = until(505_000_000, 1_010_000).unwrap();
+        assert!(end < BootTime(1_000_000 + 5_000_000) && end > BootTime(1_000_000 + 4_980_000), "{end:?}");
+        assert_eq!(until(500_000_000, 1_010_000), None, "it is over");
+        assert_eq!(until(u64::MAX / 2, 1_000_001 + HEARD_MAX.0), None, "nothing was heard for too long");
     }
 }

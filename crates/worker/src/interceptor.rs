@@ -3,7 +3,7 @@
 use crate::error::AcquireError;
 use crate::gate::Gate;
 use crate::limit::Limit;
-use crate::permit::Outcome;
+use crate::permit::{CurrentPermit, Outcome};
 use futures_util::FutureExt;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,10 @@ use temporalio_sdk::activities::{ActivityError, ActivityInfo};
 use temporalio_sdk::interceptors::{
     ActivityInboundInterceptor, ExecuteActivityInput, ExecuteActivityOutput, Next,
 };
+use tollgate_core::bucket::Admitted;
+use tollgate_core::units::LedgerTime;
 use tollgate_workflows::wire;
+use tollgate_workflows::wire::granted::{PERMIT_HEADER, PermitJson};
 
 /// The type of the failure of an activity that got no permit.
 pub const QUOTA_EXHAUSTED: &str = "QuotaExhausted";
@@ -38,6 +41,9 @@ const WAIT_PART: u32 = 3;
 ///
 /// **Such failures count as attempts:** leave `maximum_attempts` unset, or far above what is wanted for real errors, and
 /// bound the whole by the schedule-to-close timeout.
+///
+/// An activity whose workflow took a permit for it beforehand (`tollgate_workflows::permits`) runs on that in its first
+/// attempt, if it is for the rule's limit and at least its cost, and surely still holds; else it asks here as all do.
 ///
 /// The permit is charged with the rule's cost; it ends with the activity. Just before it sends, an activity can ask
 /// [`CurrentPermit::get`](crate::CurrentPermit::get) whether the permit still holds, in case the process was paused.
@@ -100,6 +106,19 @@ impl ActivityGate {
         }
     }
 
+    /// The permit that the activity brings with it, if it may run on that.
+    fn brought(&self, input: &ExecuteActivityInput, rule: &Rule) -> Option<Admitted> {
+        let header = input.headers().get(PERMIT_HEADER)?;
+        // The first attempt may have begun its work.
+        let is_first = input.activity_info().attempt <= 1;
+        let permit = PermitJson::of(header)
+            .inspect_err(|error| tracing::warn!(%error, "an activity's permit can't be read"))
+            .ok()
+            .filter(|permit| is_first && permit.is_for(self.gate.group(), rule.limit.name()))
+            .filter(|permit| permit.cost >= rule.cost)?;
+        rule.limit.brought(LedgerTime(permit.valid_until_us), permit.cost)
+    }
+
     fn rule_of(&self, activity_type: &str) -> Option<&Rule> {
         self.rules.get(activity_type).or(self.default.as_ref())
     }
@@ -132,6 +151,14 @@ impl ActivityInboundInterceptor for ActivityGate {
         let info = input.activity_info();
         let Some(rule) = self.rule_of(&info.activity_type) else { return next.run(input) };
         let wait = self.max_wait.unwrap_or_else(|| wait_for(info));
+        if let Some(admitted) = self.brought(&input, rule) {
+            return async move {
+                let result = CurrentPermit::scope(&rule.limit.cell, admitted, next.run(input)).await;
+                rule.limit.cell.note(outcome(&result));
+                result
+            }
+            .boxed();
+        }
         // Not before there is a permit: what the next one does at once is work, too.
         rule.run(wait, async move { next.run(input).await }).boxed()
     }

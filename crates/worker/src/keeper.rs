@@ -5,7 +5,7 @@
 //! of a lease that somebody waits on. An answer, a new waiter, a refusal or a notice begins a round at once.
 
 use crate::error::{Reason, TransportError};
-use crate::gate::{Ending, Shared};
+use crate::gate::{Ending, Heard, Shared};
 use crate::level::SharedLevel;
 use crate::limit::Cell;
 use crate::queue::{Facts, duration};
@@ -98,6 +98,8 @@ pub(crate) struct Keeper {
     call: Option<AbortHandle>,
     /// The seq of the request that was sent last, in this incarnation.
     sent: u64,
+    /// When that was first sent.
+    sent_at: BootTime,
     /// When the first message was sent that no answer has followed.
     unanswered_since: Option<BootTime>,
     /// Whether the log says that the coordinator is lost.
@@ -122,6 +124,7 @@ impl Keeper {
             cells: Vec::new(),
             call: None,
             sent: 0,
+            sent_at: BootTime(0),
             unanswered_since: None,
             told_lost: false,
             barred: None,
@@ -245,6 +248,7 @@ impl Keeper {
 
     fn send(&mut self, request: Request, now: Now) {
         if request.seq != self.sent {
+            self.sent_at = now.boot;
             for (kept, report) in self.cells.iter_mut().zip(&request.cells) {
                 kept.asked = kept.cell.queue().next();
                 kept.asked_waiting = report.waiting;
@@ -297,6 +301,8 @@ impl Keeper {
     fn learn(&mut self, client: &Client<SharedLevel>, reply: &Reply, now: Now) {
         self.unanswered_since = None;
         self.rebirths = 0;
+        let took = now.boot.since(self.sent_at);
+        *self.shared.ledger() = Some(Heard { sent: self.sent_at, at: reply.at, took });
         self.recovering_until = reply.recovering_until.map(|until| now.boot + until.since(reply.at));
         let barred = reply.evicted.then_some(Reason::Evicted);
         if barred.is_some() && self.barred != barred {

@@ -68,6 +68,6 @@ pub use error::{AcquireError, ConnectError, Reason, Refused, TransportError};
 pub use gate::Gate;
 pub use interceptor::ActivityGate;
 pub use limit::Limit;
-pub use options::Options;
+pub use options::{Messages, Options};
 pub use permit::{CurrentPermit, Outcome, Permit};
 pub use strict::{Strict, StrictAcquire, StrictPermit};

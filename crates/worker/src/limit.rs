@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::Notify;
 use tollgate_core::bucket::{Admitted, Level, Refusal, admit, admit_by};
 use tollgate_core::client::Client;
-use tollgate_core::units::{BootTime, Span};
+use tollgate_core::units::{BootTime, LedgerTime, Span};
 
 /// A burst of refusals wakes the keeper at most this often.
 const KICK_EVERY: Span = Span::from_millis(5);
@@ -28,7 +28,7 @@ const KICK_EVERY: Span = Span::from_millis(5);
 pub struct Limit {
     pub(crate) cell: Arc<Cell>,
     /// Keeps the gate going.
-    pub(crate) _gate: Arc<Inner>,
+    pub(crate) gate: Arc<Inner>,
 }
 
 impl Limit {
@@ -56,6 +56,18 @@ impl Limit {
     /// Asks for a permit and waits for it. The cost is 1 unless set.
     pub fn acquire(&self) -> Acquire {
         Acquire::new(self.clone())
+    }
+
+    /// Admits work on a permit that the coordinator granted elsewhere, for `cost` until `until` of the ledger's time; `None`
+    /// when it may not hold any more.
+    pub(crate) fn brought(&self, until: LedgerTime, cost: u64) -> Option<Admitted> {
+        let core = &self.cell.core;
+        let valid_until = self.gate.shared.surely_before(until).filter(|_| core.home.is_here())?;
+        let admitted = Admitted { at: core.clock.now().boot, valid_until };
+        if let Some(log) = &core.log {
+            log.admitted(admitted.at, &self.cell.name, cost);
+        }
+        Some(admitted)
     }
 }
 
@@ -163,6 +175,13 @@ impl Cell {
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts how a piece of work ended.
+    pub(crate) fn note(&self, outcome: Outcome) {
+        if let Some(count) = self.counts.outcomes.get(outcome as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The error of a question that can't be answered.

@@ -3,7 +3,6 @@
 use crate::limit::Cell;
 use crate::local;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tollgate_core::bucket::{Admitted, Level};
 use tollgate_core::units::BootTime;
@@ -59,6 +58,11 @@ impl CurrentPermit {
         CURRENT.try_with(CurrentPermit::clone).ok()
     }
 
+    /// Runs `work` with a permit that came from elsewhere as the current one.
+    pub(crate) async fn scope<F: Future>(cell: &Arc<Cell>, admitted: Admitted, work: F) -> F::Output {
+        CURRENT.scope(CurrentPermit { cell: Arc::clone(cell), admitted }, work).await
+    }
+
     /// Whether the work may start now: ask just before sending, in case the process was paused since.
     pub fn is_valid(&self) -> bool {
         is_valid(&self.cell, self.admitted)
@@ -86,10 +90,7 @@ impl Permit {
     /// Runs `work` with this permit as the current one.
     pub(crate) async fn scope<F: Future>(&self, work: F) -> F::Output {
         match &self.cell {
-            Some(cell) => {
-                let current = CurrentPermit { cell: Arc::clone(cell), admitted: self.admitted };
-                CURRENT.scope(current, work).await
-            }
+            Some(cell) => CurrentPermit::scope(cell, self.admitted, work).await,
             None => work.await,
         }
     }
@@ -132,9 +133,7 @@ impl Permit {
     /// source has refilled meanwhile); what was used beyond the charge is charged now, into debt if need be.
     pub fn settle(self, actual: u64, outcome: Outcome) {
         let Some(cell) = self.cell.as_ref().filter(|cell| cell.core.home.is_here()) else { return };
-        if let Some(count) = cell.counts.outcomes.get(outcome as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        cell.note(outcome);
         if actual == self.cost {
             return;
         }

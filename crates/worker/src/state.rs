@@ -23,6 +23,8 @@ pub struct GateState {
     pub coordinator: Coordinator,
     /// For how long that has been so.
     pub coordinator_since: Duration,
+    /// How long the last answer of the coordinator took, from when its request was first sent.
+    pub round_trip: Option<Duration>,
     /// All limits, in the order of their first use.
     pub limits: Vec<LimitState>,
 }

@@ -318,8 +318,7 @@ impl Book {
             }
         }
         for one in &change.remove_meters {
-            let key =
-                CellKey { limit: one.name.clone(), meter: one.meter.clone(), tier: one.tier.clone() };
+            let key = CellKey { limit: one.name.clone(), meter: one.meter.clone(), tier: one.tier.clone() };
             if cells.contains(&key) {
                 problems.add(format!("set and remove_meters: both name {}", quoted(&key.to_string())));
             }
@@ -529,7 +528,8 @@ impl Wanted {
             }
             (Some(LimitPolicyJson::SlidingWindow), _) | (None, Some(Policy::SlidingWindow { .. })) => {
                 if limit.burst.is_some() {
-                    return Err("burst is given, allowed: none with a sliding window; its rate says it all".to_owned());
+                    return Err("burst is given, allowed: none with a sliding window; its rate says it all"
+                        .to_owned());
                 }
                 let Some(rate) = limit.rate else {
                     let missing = "rate is missing: so many in any window as long as its period";
@@ -544,10 +544,13 @@ impl Wanted {
             }
             (None, _) => None,
         };
-        let in_flight = policy.as_ref().or(old).is_some_and(|policy| matches!(policy, Policy::InFlight { .. }));
+        let in_flight =
+            policy.as_ref().or(old).is_some_and(|policy| matches!(policy, Policy::InFlight { .. }));
         if in_flight {
             if limit.rate.is_some() {
-                return Err("rate is given, allowed: none with in_flight; `burst` says how many at once".to_owned());
+                return Err(
+                    "rate is given, allowed: none with in_flight; `burst` says how many at once".to_owned()
+                );
             }
             if limit.burst.is_none() && old.is_none_or(|old| !matches!(old, Policy::InFlight { .. })) {
                 return Err("burst is missing: how many may be in flight at once".to_owned());

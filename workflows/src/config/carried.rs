@@ -173,9 +173,9 @@ fn read_entry(entry: pb::ConfigEntry) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::limit::Version;
     use crate::wire::config::ApplyJson;
     use crate::wire::read_json;
+    use tollgate_core::limit::Version;
 
     fn apply(book: &mut Book, at: u64, json: &str) {
         let change: ApplyJson = read_json(json.as_bytes()).unwrap();

@@ -31,6 +31,7 @@ fn ask(ledger: &mut Ledger, worker: u128, name: &str, keys: &[CellKey], waiting:
         used: 0,
         returned: Amount::ZERO,
         debt: Amount::ZERO,
+        out: 0,
         demand: waiting * 1_000_000,
         waiting,
         largest: 1,

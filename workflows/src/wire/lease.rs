@@ -46,7 +46,7 @@ fn tier() -> String {
     CellKey::TIER.to_owned()
 }
 
-/// Input of update `heartbeat` and of signals `report` and `revoke` from workers.
+/// Input of update `heartbeat` and of signals `lease`, `report` and `revoke` from workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatJson {
     /// 32 hexadecimal digits, drawn at every start of a process.
@@ -236,6 +236,17 @@ pub enum HeartbeatReplyJson {
     Ok(ReplyJson),
     /// None, and why.
     Refused(RefusedJson),
+}
+
+/// Input of activity `tollgate.notice` when it brings the answer to a heartbeat that came by signal `lease`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerJson {
+    /// Whose.
+    pub incarnation: String,
+    /// The request answered.
+    pub seq: u64,
+    /// As update `heartbeat` gives it.
+    pub reply: HeartbeatReplyJson,
 }
 
 /// Why a heartbeat got no reply.

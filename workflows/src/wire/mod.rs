@@ -8,6 +8,7 @@
 
 pub mod config;
 pub mod explain;
+pub mod granted;
 pub mod lease;
 pub mod status;
 

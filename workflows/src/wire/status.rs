@@ -230,6 +230,9 @@ pub struct GrantJson {
     pub status: String,
     /// When that came about.
     pub at_us: u64,
+    /// With `granted`: until when the work may start, by the clock of the Temporal server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_until_us: Option<u64>,
     /// With `granted`: until when it counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_us: Option<u64>,
@@ -398,14 +401,15 @@ impl GrantJson {
             cost: record.cost,
             status: ended_text(record.how).to_owned(),
             at_us: record.at.0,
+            valid_until_us: None,
             expires_us: None,
         }
     }
 
     fn current(id: &str, key: &CellKey, strict: &Strict) -> Option<GrantJson> {
-        let (status, at, expires) = match strict.stage {
+        let (status, at, until) = match strict.stage {
             Stage::Waiting(_) => ("waiting", strict.since, None),
-            Stage::Granted { at, expires } => ("granted", at, Some(expires)),
+            Stage::Granted { at, expires } => ("granted", at, Some((at + strict.lease, expires))),
             Stage::Over { .. } => return None,
         };
         Some(GrantJson {
@@ -417,7 +421,8 @@ impl GrantJson {
             cost: strict.cost,
             status: status.to_owned(),
             at_us: at.0,
-            expires_us: expires.map(|expires| expires.0),
+            valid_until_us: until.map(|(valid, _)| valid.0),
+            expires_us: until.map(|(_, expires)| expires.0),
         })
     }
 }

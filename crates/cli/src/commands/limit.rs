@@ -89,7 +89,11 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
         let ramps = ramps(limit, now_us);
         table.row(vec![
             Cell::new(key),
-            Cell::new(if matches!(limit.policy, PolicyJson::InFlight { .. }) { "-" } else { &limit.rate_text }),
+            Cell::new(if matches!(limit.policy, PolicyJson::InFlight { .. }) {
+                "-"
+            } else {
+                &limit.rate_text
+            }),
             Cell::new(limit.burst),
             Cell::new(policy(&limit.policy)),
             Cell::new(span_text(limit.lease_ms)),
@@ -146,7 +150,8 @@ fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
         limit.limit == key.limit && limit.meter == key.meter && limit.tier == key.tier
     };
     if limit.rate.is_none() && wanted.concurrency.is_none() && !config.limits.iter().any(is_it) {
-        let problem = format!("limit {key:?} doesn't exist yet: --rate is needed to create it", key = key.to_string());
+        let problem =
+            format!("limit {key:?} doesn't exist yet: --rate is needed to create it", key = key.to_string());
         return Err(Failure::Failed(problem));
     }
     Ok(limit)

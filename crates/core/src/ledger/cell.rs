@@ -419,8 +419,7 @@ impl Cell {
                 let given_back = (report.returned - holding.returned).at_least_zero();
                 holding.used = holding.used.max(report.used);
                 holding.returned = holding.returned.max(report.returned);
-                let trusted =
-                    !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
+                let trusted = !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
                 if !rules.keeps(Rule::GivenBackCounts)
                     && let Some(acked) = &mut holding.acked
                 {

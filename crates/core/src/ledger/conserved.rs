@@ -123,7 +123,11 @@ impl Cell {
 
     /// When tokens are usable again of a lease that the ledger stops to count at `end`: the drain is in that already.
     fn lost_at(&self, end: LedgerTime) -> LedgerTime {
-        if let Policy::InFlight { .. } = self.config.policy { end } else { self.config.policy.returns_at(end) }
+        if let Policy::InFlight { .. } = self.config.policy {
+            end
+        } else {
+            self.config.policy.returns_at(end)
+        }
     }
 
     pub(super) fn put_away(&mut self, until: LedgerTime, tokens: Amount) {
@@ -223,17 +227,25 @@ impl Cell {
     }
 
     /// Max-min fair parts of all tokens; where a part is smaller than a piece of work, one piece each in the order of a queue.
-    fn wish_conserved(&mut self, holder: Holder, report: &CellReport, own: Amount, turn: &Turn) -> (Wish, bool) {
+    fn wish_conserved(
+        &mut self,
+        holder: Holder,
+        report: &CellReport,
+        own: Amount,
+        turn: &Turn,
+    ) -> (Wish, bool) {
         let now = turn.now;
         let mine = self.holders.get(&holder).map_or(0, Holding::wants);
         let others = self.holders.iter().filter(|(other, _)| **other != holder);
-        let (current, gone): (Vec<&Holding>, Vec<&Holding>) =
-            others.map(|(_, holding)| holding).partition(|holding| holding.is_current(now, self.config.lease));
+        let (current, gone): (Vec<&Holding>, Vec<&Holding>) = others
+            .map(|(_, holding)| holding)
+            .partition(|holding| holding.is_current(now, self.config.lease));
         let lost = super::total(gone.iter().map(|holding| holding.counts(now).1));
         let strict = super::total(self.strict.values().map(|strict| strict.outstanding(now)));
         let places = self.strict.values().filter_map(super::strict::Strict::place);
         let queued = super::total(places.map(|place| Amount::tokens(place.wants)));
-        let all = whole((self.burst_for_lease(turn) - self.away.total() - lost - strict - queued).at_least_zero());
+        let all =
+            whole((self.burst_for_lease(turn) - self.away.total() - lost - strict - queued).at_least_zero());
         let mut wants: Vec<u64> = current.iter().map(|holding| holding.wants()).chain([mine]).collect();
         let wanted: u64 = wants.iter().fold(0, |sum: u64, want| sum.saturating_add(*want));
         let needs = current.iter().map(|holding| holding.waits_for()).max().unwrap_or(0);
@@ -262,7 +274,8 @@ impl Cell {
             return nothing();
         }
         let need = Amount::tokens(report.largest.max(1));
-        let place = self.holders.get(&holder).and_then(|holding| holding.place).filter(|place| now <= place.until);
+        let place =
+            self.holders.get(&holder).and_then(|holding| holding.place).filter(|place| now <= place.until);
         let ahead = Amount::tokens(waiting_before(self, place.map(|place| place.number), now));
         let unused = (own - out).at_least_zero();
         let usable = self.lendable(turn) + unused - ahead;
@@ -278,7 +291,8 @@ impl Cell {
         );
         let due = self.next_return(now).map(|at| Span(at.since(now).0.max(turn.gap.0)));
         let kept = due.unwrap_or(turn.heartbeat).min(self.config.lease);
-        let place = Place { number, wants: report.largest.max(1), until: now + kept + turn.heartbeat + PLACE_GRACE };
+        let place =
+            Place { number, wants: report.largest.max(1), until: now + kept + turn.heartbeat + PLACE_GRACE };
         Wish { cap: Amount::ZERO, due, place: Some(place), ..nothing() }
     }
 

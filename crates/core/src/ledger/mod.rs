@@ -671,7 +671,8 @@ impl StoredReply {
         }
     }
 
-    fn reply(&self, epoch: u64, seq: u64) -> Reply {
+    /// The reply to request `seq`, in a ledger of this epoch.
+    pub fn reply(&self, epoch: u64, seq: u64) -> Reply {
         let cell = |cell: &StoredCell| CellReply {
             key: cell.key.clone(),
             borrowed: cell.borrowed,

@@ -3,8 +3,8 @@
 use super::load::Load;
 use super::{Happening, Scenario};
 use crate::rng::Rng;
-use tollgate_core::curve::Rate;
 use crate::world::{LEDGER_ZERO, LedgerZero};
+use tollgate_core::curve::Rate;
 use tollgate_core::limit::CellConfig;
 use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
@@ -272,7 +272,8 @@ fn sliding(rng: &mut Rng, tokens: u64, window_secs: u64) -> Scenario {
     let length = 5 * MINUTE;
     let loads = skewed(rng, tokens.div_ceil(window_secs), length);
     let lease = (window_secs / 10).max(2);
-    let mut scenario = fleet(rng, Rate::new(tokens, Span::from_secs(window_secs)), tokens, lease, length, loads);
+    let mut scenario =
+        fleet(rng, Rate::new(tokens, Span::from_secs(window_secs)), tokens, lease, length, loads);
     scenario.config.policy = Policy::SlidingWindow { window: Span::from_secs(window_secs) };
     scenario.window = MINUTE;
     scenario.served_within = 3 * MINUTE;
@@ -382,7 +383,10 @@ fn reconfigure(rng: &mut Rng) -> Scenario {
                 Happening::Policy(Policy::FixedWindow { boundaries: begins.collect() })
             }
             4 => Happening::Capacity { tokens: 5 + rng.below(60), over: Span(rng.below(5 * SECOND)) },
-            _ => Happening::Rate { rate: Rate::per_second(5 + rng.below(40)), over: Span(rng.below(5 * SECOND)) },
+            _ => Happening::Rate {
+                rate: Rate::per_second(5 + rng.below(40)),
+                over: Span(rng.below(5 * SECOND)),
+            },
         };
         scenario.happenings.push((at, change));
         at += SECOND + rng.below(40 * SECOND);

@@ -24,7 +24,13 @@ enum Event {
     Up(usize, u64, bool),
     Down(usize, u64, bool),
     /// Of a worker's life with this number, so many tokens' work that began then ends.
-    End { worker: usize, life: u64, from: u64, tokens: u64, generation: u32 },
+    End {
+        worker: usize,
+        life: u64,
+        from: u64,
+        tokens: u64,
+        generation: u32,
+    },
     Happen(usize),
     Sample,
 }

@@ -87,7 +87,8 @@ impl Book {
     pub fn finish(&mut self, who: &str, from: u64, tokens: u64, at: u64) {
         let mut left = tokens;
         let mut rest = Vec::new();
-        let running = |one: &&mut Admitted| one.until.is_none() && &*one.who == who && one.admission.at == from;
+        let running =
+            |one: &&mut Admitted| one.until.is_none() && &*one.who == who && one.admission.at == from;
         for one in self.admissions.iter_mut().rev().filter(running) {
             if left == 0 {
                 break;
@@ -135,7 +136,8 @@ impl Book {
         let at = one.admission.at;
         let stretches = covered.get(&one.who).map(Vec::as_slice).unwrap_or_default();
         let after = stretches.partition_point(|(from, _)| *from <= at);
-        let leased = after.checked_sub(1).and_then(|index| stretches.get(index)).map_or(at, |last| last.1.max(at));
+        let leased =
+            after.checked_sub(1).and_then(|index| stretches.get(index)).map_or(at, |last| last.1.max(at));
         let gone = self.gone.iter().filter(|(who, gone)| *who == one.who && at <= *gone);
         let alone = gone.map(|(_, gone)| *gone).min().unwrap_or(u64::MAX).min(leased);
         // The longest that was in force while it was out.

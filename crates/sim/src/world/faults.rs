@@ -2,10 +2,10 @@
 
 use super::{Failure, State, Up, World};
 use std::collections::BTreeMap;
+use tollgate_core::bucket::Level as _;
 use tollgate_core::client::Client;
 use tollgate_core::ledger::{Input, Ledger, Output, Start};
 use tollgate_core::limit::CellKey;
-use tollgate_core::bucket::Level as _;
 use tollgate_core::message::Incarnation;
 use tollgate_core::policy::Terms;
 use tollgate_core::units::Span;

@@ -166,7 +166,7 @@ fn lease(mint: &mut Mint, level: &AtomicLevel, seq: u64, sent: u64, tokens: u64)
         rate: RateCurve::constant(Rate::per_second(1)),
         burst: tokens,
         policy: Terms::Minted,
-            scarce: false,
+        scarce: false,
         confirm: false,
         due: None,
     };
