@@ -24,10 +24,12 @@ pub trait Level {
     fn take(&self, cost: u64) -> bool;
     /// Adds tokens; a negative number takes them even into debt.
     fn add(&self, tokens: i64);
-    /// Names those whose tokens may be put back. Read it before taking: what is taken meanwhile is then not put back.
+    /// Names those whose tokens are counted together, and says by its lowest bit whether they are put back after use. Read it
+    /// before taking: what is taken while a generation ends is then never put back.
     fn generation(&self) -> u32;
-    /// Ends the generation: what its takers still have in use is counted elsewhere.
-    fn begin_generation(&self);
+    /// Ends the generation: what its takers still have in use is counted elsewhere. In the next one tokens are put back after
+    /// use, or not.
+    fn begin_generation(&self, puts_back: bool);
     /// Puts tokens of this generation back that are no longer in use, and counts them.
     fn release(&self, tokens: u64, generation: u32);
     /// Tokens put back so since the beginning. Never more than were taken, seen from whoever reads the level after it.
@@ -61,8 +63,8 @@ impl Level for PlainLevel {
     fn generation(&self) -> u32 {
         self.generation.get()
     }
-    fn begin_generation(&self) {
-        self.generation.set(self.generation.get().wrapping_add(1));
+    fn begin_generation(&self, puts_back: bool) {
+        self.generation.set(next_generation(self.generation.get(), puts_back));
     }
     fn release(&self, tokens: u64, generation: u32) {
         if generation == self.generation.get() {
@@ -79,6 +81,11 @@ impl Level for PlainLevel {
     fn set_expiry(&self, expiry: BootTime) {
         self.expiry.set(expiry);
     }
+}
+
+/// The generation after this one.
+pub const fn next_generation(generation: u32, puts_back: bool) -> u32 {
+    (generation | 1).wrapping_add(1) | puts_back as u32
 }
 
 /// The level after taking `cost`, or `None` when it doesn't hold that much.
@@ -103,6 +110,15 @@ pub struct Admitted {
     pub at: BootTime,
     /// It must have started by then: a paused process checks again before it calls.
     pub valid_until: BootTime,
+    /// The generation of the level that it was taken from.
+    pub generation: u32,
+}
+
+impl Admitted {
+    /// Whether its tokens are put back when the work is done.
+    pub const fn puts_back(self) -> bool {
+        self.generation & 1 == 1
+    }
 }
 
 /// Takes `cost` tokens, *then* reads the clock: a process that was paused in between finds its lease ended.
@@ -129,12 +145,12 @@ pub fn admit_by<L: Level + ?Sized>(
 ) -> Result<Admitted, Refusal> {
     // The expiry is read before the tokens are taken: a lease that is renewed meanwhile can't lend its time to tokens of
     // the lease before.
-    let valid_until = level.expiry();
+    let (valid_until, generation) = (level.expiry(), level.generation());
     if !take(level) {
         return Err(Refusal::Empty);
     }
     let at = clock();
-    if at < valid_until { Ok(Admitted { at, valid_until }) } else { Err(Refusal::Expired) }
+    if at < valid_until { Ok(Admitted { at, valid_until, generation }) } else { Err(Refusal::Expired) }
 }
 
 /// A worker's clocks, read together.
@@ -396,6 +412,7 @@ impl Mint {
         if !self.policy.is_like(terms.policy) {
             self.end(level);
             self.forget_out(level);
+            level.begin_generation(terms.policy == Terms::OnRelease);
         }
         self.policy = terms.policy;
         if terms.policy.conserves() {
@@ -453,7 +470,7 @@ impl Mint {
 
     /// Nothing is out any more: it belongs to somebody else, or is counted in another way.
     pub fn forget_out<L: Level + ?Sized>(&mut self, level: &L) {
-        level.begin_generation();
+        level.begin_generation(self.policy == Terms::OnRelease);
         if self.policy.conserves() {
             let out = i64::try_from(self.out(level)).unwrap_or(i64::MAX);
             level.add(out);

@@ -13,7 +13,7 @@ use alloc::collections::VecDeque;
 /// Into how many groups the uses of one window are put: each is usable again up to this part of a window late.
 const GROUPS: u64 = 128;
 /// The most groups: those of a window, and those that a longer window before left.
-const GROUPS_MAX: usize = 2 * GROUPS as usize;
+const GROUPS_MAX: usize = 256;
 /// Clocks may be off by one part in a thousand.
 const DRIFT_PERMILLE: u64 = 1;
 /// Boundaries are days or hours apart: uses are told apart to this.

@@ -14,6 +14,7 @@ use crate::queue::Name;
 use crate::random::{Identities, Spread};
 use crate::state::{Coordinator, GateState, limit_state};
 use crate::transport::{SignalTransport, TemporalTransport, Transport};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
@@ -22,7 +23,7 @@ use temporalio_client::Client;
 use tokio::sync::{Notify, watch};
 use tollgate_core::bucket::Level;
 use tollgate_core::client;
-use tollgate_core::limit::{CellKey, check_name};
+use tollgate_core::limit::{CellKey, check_label, check_name};
 use tollgate_core::message::{CELLS_PER_REQUEST_MAX, Incarnation};
 use tollgate_core::units::{BootTime, LedgerTime, Span};
 use tollgate_workflows::wire::lease::incarnation_text;
@@ -113,7 +114,7 @@ impl Gate {
             ended: watch::Sender::new(None),
         });
         for limit in &options.limits {
-            shared.cell(limit);
+            shared.cell(limit, CellKey::METER);
         }
         let keeper = runtime.spawn(Keeper::new(shared.clone(), transport, options.request_timeout).run());
         let watched = shared.clone();
@@ -129,7 +130,12 @@ impl Gate {
 
     /// A handle for one limit. It is leased from now on; asking for it the first time waits for one round trip.
     pub fn limit(&self, name: &str) -> Limit {
-        Limit { cell: self.0.shared.cell(name), gate: self.0.clone() }
+        self.meter(name, CellKey::METER)
+    }
+
+    /// The same for one of several meters of a limit, such as `in_flight`: each is asked for by itself.
+    pub fn meter(&self, name: &str, meter: &str) -> Limit {
+        Limit { cell: self.0.shared.cell(name, meter), gate: self.0.clone() }
     }
 
     /// Asks for a permit and waits for it: see [`Acquire`]. Looks the limit up by name: keep a [`Gate::limit`] where
@@ -280,7 +286,11 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     /// The cell of a limit, leased from now on.
-    fn cell(&self, name: &str) -> Arc<Cell> {
+    fn cell(&self, limit: &str, meter: &str) -> Arc<Cell> {
+        // No limit's name has a line break.
+        let name: Cow<'_, str> =
+            if meter == CellKey::METER { limit.into() } else { format!("{meter}\n{limit}").into() };
+        let name = name.as_ref();
         let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = cells.by_name.get(name) {
             return cell.clone();
@@ -290,8 +300,10 @@ impl Shared {
         if let Some(cell) = cells.by_name.get(name) {
             return cell.clone();
         }
-        let limit: Name = name.into();
-        let fault = if let Err(error) = check_name("limit", name) {
+        let key = CellKey { meter: meter.to_owned(), ..CellKey::of(limit) };
+        let limit: Name =
+            if meter == CellKey::METER { limit.into() } else { format!("{limit} [{meter}]").into() };
+        let fault = if let Err(error) = check_name("limit", &key.limit).and(check_label("meter", meter)) {
             Some(AcquireError::InvalidLimit(error))
         } else if cells.in_order.len() >= CELLS_PER_REQUEST_MAX {
             Some(AcquireError::TooManyLimits { limit: limit.clone(), max: CELLS_PER_REQUEST_MAX })
@@ -303,13 +315,13 @@ impl Shared {
             return Arc::new(Cell::new(limit, None, fault, level, self.core.clone()));
         }
         let level = SharedLevel(Arc::new(self.core.level(true)));
-        let index = self.core.client().add_cell(CellKey::of(name), false, level.clone());
+        let index = self.core.client().add_cell(key, false, level.clone());
         let cell = Cell::new(limit.clone(), Some(index), None, level.0, self.core.clone());
         if self.ending() != Ending::No {
             cell.queue().facts.stopped = true;
         }
         let cell = Arc::new(cell);
-        cells.by_name.insert(limit, cell.clone());
+        cells.by_name.insert(name.into(), cell.clone());
         cells.in_order.push(cell.clone());
         drop(cells);
         self.core.kick.notify_one();

@@ -22,7 +22,7 @@ use crate::sync::{
     pause,
 };
 use std::sync::Arc;
-use tollgate_core::bucket::{Level, after_taking};
+use tollgate_core::bucket::{Level, after_taking, next_generation};
 use tollgate_core::units::{BootTime, Span};
 
 /// A pocket gets this part of what is there: one in so many.
@@ -43,6 +43,8 @@ pub(crate) struct AtomicLevel {
     largest: AtomicU64,
     /// Waiters whose turn comes before any newcomer's.
     waiting: AtomicU32,
+    /// See [`Level::generation`]. Written under the mutex.
+    generation: AtomicU32,
     pockets: Box<[Pocket]>,
     shared: Shared,
     /// Pockets that were filled since they were last collected, one bit each.
@@ -57,8 +59,6 @@ struct Shared {
     granted: AtomicU64,
     /// Tokens put back that are no longer in use.
     released: AtomicU64,
-    /// See [`Level::generation`].
-    generation: AtomicU32,
 }
 
 /// Tokens of one thread.
@@ -114,12 +114,12 @@ impl AtomicLevel {
             expiry: AtomicU64::new(0),
             largest: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
             pockets: (0..pockets.min(POCKETS_MAX)).map(|_| Pocket::new()).collect(),
             shared: Shared {
                 tokens: AtomicI64::new(0),
                 granted: AtomicU64::new(0),
                 released: AtomicU64::new(0),
-                generation: AtomicU32::new(0),
             },
             filled: Mutex::new(0),
         }
@@ -293,8 +293,8 @@ impl Level for SharedLevel {
     fn generation(&self) -> u32 {
         self.0.generation()
     }
-    fn begin_generation(&self) {
-        self.0.begin_generation();
+    fn begin_generation(&self, puts_back: bool) {
+        self.0.begin_generation(puts_back);
     }
     fn release(&self, tokens: u64, generation: u32) {
         self.0.release(tokens, generation);
@@ -340,12 +340,13 @@ impl Level for AtomicLevel {
     }
 
     fn generation(&self) -> u32 {
-        self.shared.generation.load(Ordering::Acquire)
+        self.generation.load(Ordering::Acquire)
     }
 
-    fn begin_generation(&self) {
+    fn begin_generation(&self, puts_back: bool) {
         let _nothing_moves = self.moving();
-        self.shared.generation.fetch_add(1, Ordering::AcqRel);
+        let next = next_generation(self.generation(), puts_back);
+        self.generation.store(next, Ordering::Release);
     }
 
     /// Under the mutex, so that no generation begins between the look and the count.

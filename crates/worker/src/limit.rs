@@ -63,7 +63,7 @@ impl Limit {
     pub(crate) fn brought(&self, until: LedgerTime, cost: u64) -> Option<Admitted> {
         let core = &self.cell.core;
         let valid_until = self.gate.shared.surely_before(until).filter(|_| core.home.is_here())?;
-        let admitted = Admitted { at: core.clock.now().boot, valid_until };
+        let admitted = Admitted { at: core.clock.now().boot, valid_until, generation: 0 };
         if let Some(log) = &core.log {
             log.admitted(admitted.at, &self.cell.name, cost);
         }
@@ -304,6 +304,15 @@ impl Cell {
                 let retry_after = hint.map(|hint| self.core.spread.stretch(duration(hint)));
                 AcquireError::Refused { limit, refused: Refused { reason, retry_after } }
             }
+        }
+    }
+
+    /// Work is done whose tokens are put back. In a forked child they are its parent's.
+    pub(crate) fn release(&self, cost: u64, admitted: Admitted) {
+        if self.core.home.is_here() {
+            self.level.release(cost, admitted.generation);
+            // Somebody here waits for them, or somebody elsewhere.
+            self.kick_gently(self.core.clock.boot());
         }
     }
 

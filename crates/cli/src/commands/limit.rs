@@ -302,9 +302,9 @@ mod tests {
         let over = ConfiguredLimitJson { rate_ramp: ramp(NOW), lease_ms: 90_000, ..limit("b", 2) };
         assert_eq!(
             render(&[ramped, over], NOW, Paint::OFF),
-            "LIMIT            RATE SET  BURST SET  LEASE  RAMPS\n\
-             openai/gpt-4o  0.000001/s         16     8s  rate 50/s → 100/s, 12s left\n\
-             b              0.000002/s         16  1m30s\n"
+            "LIMIT            RATE SET  BURST SET  POLICY  LEASE  RAMPS\n\
+             openai/gpt-4o  0.000001/s         16  bucket     8s  rate 50/s → 100/s, 12s left\n\
+             b              0.000002/s         16  bucket  1m30s\n"
         );
         assert!(render(&[], NOW, Paint::OFF).starts_with("no limits yet"));
     }

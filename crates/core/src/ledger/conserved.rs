@@ -26,8 +26,8 @@ use alloc::vec::Vec;
 const GROUPS: u64 = 128;
 /// Tokens are not grouped more finely than this.
 const GRAIN_MIN: Span = Span::from_millis(10);
-/// The most groups; beyond it tokens join the last one, and are away for longer.
-pub const AWAY_MAX: usize = 2 * GROUPS as usize;
+/// The most groups, twice those of one window; beyond it tokens join the last one, and are away for longer.
+pub const AWAY_MAX: usize = 256;
 /// The part of the tokens that is not lent while the rest suffices: for newcomers, in tenths.
 const RESERVE_TENTHS: u64 = 2;
 /// How long a place is kept beyond the time at which its holder was told to come back.
@@ -84,7 +84,7 @@ impl Away {
     /// Forgets the groups that are usable again at `now`.
     fn come_back(&mut self, now: LedgerTime) {
         while let Some(entry) = self.groups.first_entry().filter(|entry| *entry.key() <= now) {
-            self.total = self.total - entry.remove();
+            self.total -= entry.remove();
         }
     }
 

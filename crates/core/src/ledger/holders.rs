@@ -79,7 +79,7 @@ impl Kept {
             return false;
         }
         sums.share_ppb -= part.share_ppb;
-        sums.cap = sums.cap - part.cap;
+        sums.cap -= part.cap;
         sums.current -= part.current;
         sums.active -= part.active;
         sums.needed -= part.needed;

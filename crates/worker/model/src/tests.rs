@@ -224,7 +224,7 @@ fn the_clock_is_read_after_taking() {
             return Err(Refusal::Empty);
         }
         assert!(at >= valid_until || clock.read() < valid_until, "taken when the lease had ended");
-        if at < valid_until { Ok(Admitted { at, valid_until }) } else { Err(Refusal::Expired) }
+        if at < valid_until { Ok(Admitted { at, valid_until, generation: 0 }) } else { Err(Refusal::Expired) }
     };
     assert!(is_found(None, move || leases_follow_each_other(clock_first)));
 }
@@ -237,7 +237,7 @@ fn the_expiry_is_read_before_taking() {
         }
         let at = clock.read();
         let valid_until = level.expiry();
-        if at < valid_until { Ok(Admitted { at, valid_until }) } else { Err(Refusal::Expired) }
+        if at < valid_until { Ok(Admitted { at, valid_until, generation: 0 }) } else { Err(Refusal::Expired) }
     };
     assert!(is_found(None, move || leases_follow_each_other(expiry_last)));
 }

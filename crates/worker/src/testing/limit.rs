@@ -4,7 +4,8 @@ use super::time::micros;
 use serde_json::json;
 use std::time::Duration;
 use tollgate_core::curve::Rate;
-use tollgate_core::limit::CellConfig;
+use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 use tollgate_workflows::wire::config::LimitJson;
 
@@ -37,6 +38,21 @@ impl TestLimit {
     /// [`Reason::NoQuota`](crate::Reason::NoQuota).
     pub fn closed(name: &str) -> TestLimit {
         TestLimit::per_second(name, 0).burst(1).used_up()
+    }
+
+    /// At most `permits` in flight at once: meter `in_flight` of the limit.
+    pub fn in_flight(name: &str, permits: u64) -> TestLimit {
+        let mut limit = TestLimit::per_second(name, permits).burst(permits);
+        limit.config.key.meter = CellKey::IN_FLIGHT.to_owned();
+        limit.config.policy = Policy::InFlight { drain: Span::ZERO };
+        limit
+    }
+
+    /// How long work in flight goes on downstream after its client is gone. Turns the limit into one of what is in flight.
+    #[must_use]
+    pub fn drain(mut self, drain: Duration) -> TestLimit {
+        self.config.policy = Policy::InFlight { drain: Span(micros(drain)) };
+        self
     }
 
     /// The most tokens that may be used at once. A larger cost is refused as

@@ -9,6 +9,7 @@
 mod asking;
 #[cfg(unix)]
 mod forking;
+mod in_flight;
 mod kit;
 mod leases;
 mod logs;
