@@ -683,6 +683,8 @@ mod tests {
         }
         let settle = Settle { id: "d".to_owned(), key: CellKey::of("small"), used: 0 };
         ledger.apply(LedgerTime(9_200_000), Input::Settle(settle));
+        // It acts on nothing any more: what it had may be used.
+        ledger.apply(LedgerTime(9_250_000), request(0, 2, None));
         ledger.apply(LedgerTime(9_300_000), Input::Evict(Incarnation(u128::MAX - 3)));
         ledger.apply(LedgerTime(9_400_000), limits(2));
         ledger.apply(LedgerTime(9_400_001), limits(1));
