@@ -129,6 +129,8 @@ impl<'a> Writer<'a> {
             next_place: cell.next_place,
             used: cell.used,
             policy: policy(&config.policy),
+            short_until_in_us: self.relative(cell.short_until),
+            short_ppb: cell.short.ppb(),
             closed: cell.closed,
             away: cell.away.groups().map(away).collect(),
             room: Some(pb::Room {
@@ -406,6 +408,8 @@ impl Reader {
             free: amount_of(cell.free.ok_or(StateError::Broken("free"))?),
             at: LedgerTime(cell.at_us),
             recovering_until: cell.recovering_until_us.map(LedgerTime),
+            short_until: self.time(cell.short_until_in_us),
+            short: share_of(cell.short_ppb)?,
             closed: cell.closed,
             away: away_of(&cell.away),
             removed: cell.removed,

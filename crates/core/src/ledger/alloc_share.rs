@@ -2,7 +2,7 @@
 //! and [`super::cell::Cell`] grants no more of it than the two sums allow.
 
 use super::cell::{Cell, Holder, Holding, Place, Turn};
-use super::holders::Sums;
+use super::holders::{Sums, share_of};
 use super::total;
 use crate::limit::whole_tokens;
 use crate::message::CellReport;
@@ -199,7 +199,8 @@ fn ratio(amount: Amount, per_second: Amount, secs: u64) -> Share {
 /// Max-min fair: everybody gets what it wants up to one common level. Borrowers share what is left by the tier's own.
 fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Share) -> Share {
     let capacity = aside.rest().of(rate);
-    let wanted = fleet(cell, now).wanted;
+    let fleet = fleet(cell, now);
+    let wanted = fleet.wanted;
     let mine = cell.holders.get(&holder).map_or(0, |holding| holding.demand);
     let target = if holder.borrowed {
         let left = capacity.saturating_sub(wanted);
@@ -220,7 +221,12 @@ fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Sh
     let current =
         cell.holders.get(&holder).and_then(|holding| holding.acked).map_or(Share::ZERO, |lease| lease.share);
     let change = share.ppb().abs_diff(current.ppb());
-    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8);
+    // With many workers what each of them must give up for one more is less than noise.
+    let is_short = now < cell.short_until && share_of(fleet.share_ppb).rest() < cell.short;
+    // Half of what each must give for it.
+    let part = u64::from(cell.short.ppb()) / (2 * fleet.current.max(1));
+    let is_due = is_short && share < current && u64::from(change) >= part;
+    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8) && !is_due && !(is_short && share > current);
     if flutters && share > Share::ZERO { current } else { share }
 }
 

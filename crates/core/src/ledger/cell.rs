@@ -23,6 +23,8 @@ use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 
+/// Somebody who got too little is remembered until it asks again, and once more.
+const SHORT_HEARTBEATS: u64 = 2;
 /// The most debt of those who are gone that a cell takes over, in bursts: ten times the burst is paid off in ten times the
 /// time that it takes to fill.
 const DEBT_BURSTS_MAX: i128 = 10;
@@ -147,6 +149,10 @@ pub struct Cell {
     pub next_place: u64,
     /// Tokens that holders and strict grants said they used, since the cell began.
     pub used: u64,
+    /// Up to then somebody waits who got less than half of its share, since others still hold it.
+    pub short_until: LedgerTime,
+    /// How much is missing.
+    pub short: Share,
     /// How much of the rate was used lately.
     pub room: Room,
 }
@@ -216,6 +222,8 @@ impl Cell {
             strict: BTreeMap::new(),
             next_place: 0,
             used: 0,
+            short_until: now,
+            short: Share::ZERO,
             room: Room::begin(now, 0),
         }
     }
@@ -588,6 +596,10 @@ impl Cell {
         };
         let out = self.out(now, turn.rules);
         let share = wish.share.min(out.share.saturating_sub(own_share).rest());
+        if report.waiting > 0 && share < wish.share.half() {
+            self.short_until = now + turn.heartbeat.scale_ceil(SHORT_HEARTBEATS, 1);
+            self.short = wish.share.saturating_sub(share);
+        }
         let tokens = wish.tokens.min(self.free).at_least_zero().floor_to_milli();
         self.free -= tokens;
         // The cap may take up whatever neither others nor `free` count, within the smallest burst of the lease's time.

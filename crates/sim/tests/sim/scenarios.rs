@@ -108,3 +108,13 @@ fn seeds_in_which_a_cut_was_exceeded_are_within_it() {
         assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
     }
 }
+
+/// With twenty workers each holds a twentieth more than its part when one comes back: less than what noise is taken to be.
+#[test]
+fn who_comes_back_to_a_large_fleet_gets_its_part() {
+    for seed in [29, 177, 922] {
+        let outcome = scenario::run("rolling-restart", seed, Rules::ALL, false).unwrap();
+        assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+        assert!(outcome.figures.fairness_error_ppm.unwrap() < 30_000, "seed {seed}: {:?}", outcome.figures);
+    }
+}
