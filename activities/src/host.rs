@@ -8,6 +8,7 @@ use temporalio_sdk::{Runtime, Worker, WorkerOptions};
 use tollgate_workflows::config::Config;
 use tollgate_workflows::contracts::TASK_QUEUE;
 use tollgate_workflows::coordinator::Coordinator;
+use tollgate_workflows::preload::Preload;
 
 /// How long a message waits for the host that knows its workflow before any host may take it: what a host that was killed
 /// costs the messages after it.
@@ -45,6 +46,8 @@ pub fn host_worker_options() -> Result<WorkerOptions, HostError> {
         .register_workflow::<Coordinator>()
         .map_err(|error| register(&error))?
         .register_workflow::<Config>()
+        .map_err(|error| register(&error))?
+        .register_workflow::<Preload>()
         .map_err(|error| register(&error))?
         .register_activities(Hosted)
         .build())

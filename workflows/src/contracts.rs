@@ -12,9 +12,12 @@ pub const TASK_QUEUE: &str = "tollgate";
 pub const COORDINATOR_TYPE: &str = "tollgate.coordinator";
 /// The type of the workflow that holds the limits of a group.
 pub const CONFIG_TYPE: &str = "tollgate.config";
+/// The type of the workflow that takes one permit and gives it as its result.
+pub const PRELOAD_TYPE: &str = "tollgate.preload";
 /// The group of those who name none.
 pub const GROUP_DEFAULT: &str = "default";
-/// The activity that brings urgent news to one worker; run on its [`notice_queue`].
+/// The activity that brings urgent news to one worker, or the answer to a heartbeat that came by signal; run on its
+/// [`notice_queue`].
 pub const NOTICE_ACTIVITY: &str = "tollgate.notice";
 /// The longest name of a group: it is part of workflow ids.
 pub const GROUP_BYTES_MAX: usize = 100;

@@ -5,42 +5,46 @@
 //! | `heartbeat` | update | report, acknowledge, lease: all cells of a worker in one message |
 //! | `acquire` | update | one strict permit: granted, refused, or a place in the queue |
 //! | `configure` | update, signal | the full configuration; older versions are ignored |
-//! | `lease` | signal | one strict permit for those who can't be answered; see query `grants` |
+//! | `lease` | signal | one strict permit; see query `grants`, or say who gets the outcome (`reply_to`) |
+//! | `lease` | signal, with `incarnation` | a heartbeat; its answer comes by activity `tollgate.notice` |
 //! | `report` | signal | usage of a strict permit, or of a worker |
 //! | `revoke` | signal | a worker or client has stopped |
 //! | `evict` | signal | an operator's target of zero for a worker |
 //! | `status`, `limit`, `worker`, `grants`, `configuration` | query | what the ledger shows |
+//! | `explain` | query | who holds, who waits, why, and what would help |
+//! | `starving` | query | who waits for too long although there is room; hosts ask, and log it |
 //!
 //! Handlers never block and never fail: a message that can't be read, and a signal that is refused, is counted and shown in
 //! `status`.
 
-use crate::contracts::{CoordinatorStart, NOTICE_ACTIVITY, config_id, notice_queue};
+mod answers;
+mod lanes;
+mod signals;
+
+use self::answers::Answer;
+use crate::contracts::CoordinatorStart;
 use crate::details;
 use crate::proto as pb;
+use crate::replies::{PermitKey, Replies};
 use crate::state;
 use crate::twin::{self, Twin};
 use crate::wire::config::{ConfigureJson, ConfiguredJson, ConfiguredStatus, VersionJson};
+use crate::wire::explain;
 use crate::wire::lease::{
-    AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, NUMBER_BITS, RefusedJson, ReportJson,
-    incarnation_of, incarnation_text, key_of,
+    AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, NUMBER_BITS, RefusedJson,
 };
 use crate::wire::status::{self, FilterJson, LimitRowJson, StatusJson, UnreadableJson};
 use crate::wire::{Unreadable, payload, read, write};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::time::Duration;
 use temporalio_common::data_converters::RawValue;
-use temporalio_common::{RetryPolicy, SignalDefinition, UntypedActivity};
 use temporalio_macros::{workflow, workflow_methods};
-use temporalio_workflow::workflows::{join, join_all, select};
 use temporalio_workflow::{
-    ActivityOptions, CancellableFuture, ContinueAsNewOptions, SignalWorkflowOptions, SyncWorkflowContext,
-    TimerOptions, WaitConditionOptions, WorkflowCancellationToken, WorkflowContext, WorkflowContextView,
-    WorkflowResult,
+    ContinueAsNewOptions, SyncWorkflowContext, WorkflowCancellationToken, WorkflowContext,
+    WorkflowContextView, WorkflowResult,
 };
-use tollgate_core::ledger::strict::{AcquireOutcome, Settle, Stage};
-use tollgate_core::ledger::{Configure, Input, Ledger, Output, Standing, Start};
-use tollgate_core::limit::{NAME_BYTES_MAX, check_name};
+use tollgate_core::ledger::strict::{AcquireOutcome, Settle};
+use tollgate_core::ledger::{Configure, Input, Ledger, Output, Standing, Start, WORKERS_MAX};
 use tollgate_core::message::Incarnation;
 use tollgate_core::rules::RULES_VERSION;
 use tollgate_core::units::{LedgerTime, Span};
@@ -54,18 +58,10 @@ pub const STATE_ENCODING: &str = "binary/protobuf";
 const HISTORY_EVENTS_MAX: u32 = 1_500;
 /// What runs keep to whose input names no number. Never changes.
 const HISTORY_EVENTS_UNNAMED: u32 = 1_500;
-/// Continue as new after this many updates: the server takes 2,000 in one run.
-const UPDATES_MAX: u32 = 1_700;
-/// How often a task without signals is waited for before continuing as new all the same.
-const CALM_TRIES_MAX: u32 = 20;
-/// Notices that are sent at the same time.
-const NOTICE_LANES: usize = 4;
 /// Notices that may wait. More workers than this learn urgent news from their next heartbeat.
 const NOTICES_MAX: usize = 200;
-/// A worker that doesn't take its notice within this has other trouble, or a heartbeat on its way.
-const NOTICE_SCHEDULE_TO_START: Duration = Duration::from_secs(1);
-/// How long handing over a notice may take.
-const NOTICE_START_TO_CLOSE: Duration = Duration::from_secs(2);
+/// Answers to heartbeats that may be on their way: one for each worker that a group can have.
+const ANSWERS_MAX: usize = WORKERS_MAX;
 /// The table in the Temporal UI is made anew at most this often.
 const DETAILS_EVERY: Span = Span::from_secs(1);
 /// A table of so many limits times workers takes microseconds to make.
@@ -76,12 +72,6 @@ const DETAILS_CHEAP: usize = 100;
 pub struct EvictJson {
     /// The worker, by name or incarnation.
     pub worker: String,
-}
-
-/// Input of signal `revoke` from a client of strict permits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct RevokeClientJson {
-    client: String,
 }
 
 /// See the module's documentation.
@@ -107,6 +97,11 @@ pub struct Coordinator {
     updates: u32,
     notices: VecDeque<Incarnation>,
     notices_in_flight: usize,
+    /// Answers to heartbeats that came by signal, at most one for each worker and [`ANSWERS_MAX`].
+    answers: VecDeque<Answer>,
+    answers_in_flight: usize,
+    replies: Replies,
+    replies_in_flight: usize,
     lanes_stop: bool,
     details_at: LedgerTime,
     /// The task that brought the newest signal, by its time.
@@ -127,9 +122,7 @@ impl Coordinator {
     pub async fn run(ctx: &mut WorkflowContext<Self>) -> WorkflowResult<RawValue> {
         ctx.state_mut(|me| me.details_at = LedgerTime(0));
         ctx.set_current_details(ctx.state(|me| me.details()));
-        let lanes = join_all((0..NOTICE_LANES).map(|_| Self::lane(ctx.clone())).collect::<Vec<_>>());
-        let (due, _, ()) = join!(Self::until_over(ctx.clone()), lanes, Self::ask_config(ctx.clone()));
-        due?;
+        Self::drive(ctx).await?;
         // Nothing below awaits, so no message can slip in between.
         let bytes = ctx.state(|me| state::encode(&me.to_proto()));
         ctx.continue_as_new(payload(STATE_ENCODING, bytes), ContinueAsNewOptions::default())?;
@@ -251,7 +244,7 @@ impl Coordinator {
         self.show(ctx, now);
     }
 
-    /// One strict permit, shown by query `grants`.
+    /// One strict permit, shown by query `grants` and told to whom `reply_to` names.
     #[signal(name = "lease")]
     pub fn lease(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) {
         let now = self.arrive_by_signal(ctx);
@@ -315,6 +308,18 @@ impl Coordinator {
         answer(&input, |filter| write(&status::grants(&self.ledger, filter)))
     }
 
+    /// Who holds what, who waits and why, and what would help.
+    #[query(name = "explain")]
+    pub fn explain(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
+        answer(&input, |filter| write(&explain::explain(&self.ledger, &self.group, filter)))
+    }
+
+    /// Who waits for too long although there is room.
+    #[query(name = "starving")]
+    pub fn starving(&self, _ctx: &WorkflowContextView, _input: RawValue) -> RawValue {
+        write(&explain::starving(&self.ledger))
+    }
+
     /// The configuration in force.
     #[query(name = "configuration")]
     pub fn configuration(&self, _ctx: &WorkflowContextView, _input: RawValue) -> RawValue {
@@ -363,6 +368,10 @@ impl Coordinator {
             updates: 0,
             notices: VecDeque::new(),
             notices_in_flight: 0,
+            answers: VecDeque::new(),
+            answers_in_flight: 0,
+            replies: Replies::default(),
+            replies_in_flight: 0,
             lanes_stop: false,
             details_at: LedgerTime(0),
             signalled_at: None,
@@ -420,6 +429,8 @@ impl Coordinator {
         self.runs = carried.runs + 1;
         self.next_grant = carried.next_grant;
         self.ask_config = carried.ask_config;
+        self.replies = Replies::of_proto(carried.replies.unwrap_or_default());
+        self.answers = carried.answers.into_iter().filter_map(Answer::of_proto).take(ANSWERS_MAX).collect();
         if carried.history_events_max > 0 {
             self.events_max = carried.history_events_max;
         }
@@ -442,6 +453,8 @@ impl Coordinator {
             next_grant: self.next_grant,
             ask_config: self.ask_config,
             history_events_max: HISTORY_EVENTS_MAX,
+            replies: Some(self.replies.to_proto()),
+            answers: self.answers.iter().map(Answer::to_proto).collect(),
         }
     }
 
@@ -457,7 +470,15 @@ impl Coordinator {
             let epoch: u64 = ctx.random_stream("tollgate.epoch").random();
             self.ledger.apply(now, Input::Forget { epoch: number(epoch) });
         }
+        self.give_up(now, self.replies.stale(now));
         now
+    }
+
+    /// Gives places up whose owners are gone.
+    fn give_up(&mut self, now: LedgerTime, places: Vec<PermitKey>) {
+        for (key, id) in places {
+            self.ledger.apply(now, Input::Settle(Settle { id, key, used: 0 }));
+        }
     }
 
     fn arrive_by_signal(&mut self, ctx: &SyncWorkflowContext<Self>) -> LedgerTime {
@@ -494,98 +515,6 @@ impl Coordinator {
         output
     }
 
-    fn lease_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
-        let mut wanted = read::<AcquireJson>(input)?;
-        if wanted.id.is_empty() {
-            check_name("client", &wanted.client)?;
-            self.next_grant += 1;
-            let named = format!("{}#{}", wanted.client, self.next_grant);
-            // A long name leaves no room for the number.
-            wanted.id = if named.len() <= NAME_BYTES_MAX { named } else { format!("#{}", self.next_grant) };
-        }
-        let acquire = wanted.check(true)?;
-        let (cost, key) = (acquire.cost, acquire.key.clone());
-        let outcome = match self.ledger.apply(now, Input::Acquire(acquire)) {
-            Output::Acquired(outcome) => AcquireReplyJson::of(outcome, cost, &key),
-            _ => return Ok(()),
-        };
-        match outcome {
-            AcquireReplyJson::Refused { reason, message, .. } => Err(Unreadable::of(&reason, message)),
-            AcquireReplyJson::Granted { .. } | AcquireReplyJson::Queued { .. } => Ok(()),
-        }
-    }
-
-    fn report_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
-        if is_from_worker(input)? {
-            let request = read::<HeartbeatJson>(input)?.check()?;
-            self.ledger.apply(now, Input::Report(request));
-            return Ok(());
-        }
-        let report = read::<ReportJson>(input)?;
-        let key = key_of(report.limit, report.meter, report.tier)?;
-        let (id, limit) = (quoted(&report.id), key.to_string());
-        match self.ledger.apply(now, Input::Settle(Settle { id: report.id, key, used: report.used })) {
-            Output::Acquired(AcquireOutcome::UnknownId) => {
-                Err(Unreadable::of("id", format!("is {id}, allowed: the id of a permit that is remembered")))
-            }
-            Output::Acquired(AcquireOutcome::NotGranted) => {
-                let problem = format!("is {}, allowed: 0, since permit {id} still waits", report.used);
-                Err(Unreadable::of("used", problem))
-            }
-            Output::Acquired(AcquireOutcome::UnknownLimit) => {
-                Err(Unreadable::of("limit", format!("there is no limit {limit} in this group")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn revoke_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
-        if is_from_worker(input)? {
-            let request = read::<HeartbeatJson>(input)?.check()?;
-            self.ledger.apply(now, Input::Revoke(request));
-            return Ok(());
-        }
-        let client = read::<RevokeClientJson>(input)?.client;
-        let mut permits = Vec::new();
-        for (key, cell) in &self.ledger.state().cells {
-            let mine = cell.strict.iter().filter(|(_, strict)| strict.client == client);
-            let open = mine.filter(|(_, strict)| !matches!(strict.stage, Stage::Over { .. }));
-            // What wasn't reported counts as used: nobody can tell. What waits gives its place up.
-            permits.extend(open.map(|(id, strict)| Settle {
-                id: id.clone(),
-                key: key.clone(),
-                used: if strict.place().is_some() { 0 } else { strict.cost },
-            }));
-        }
-        for settle in permits {
-            self.ledger.apply(now, Input::Settle(settle));
-        }
-        Ok(())
-    }
-
-    fn evict_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
-        let wanted = read::<EvictJson>(input)?.worker;
-        let by_id = incarnation_of(&wanted).ok();
-        let workers = self.ledger.state().workers.iter();
-        let found: Vec<Incarnation> = workers
-            .filter(|(incarnation, worker)| Some(**incarnation) == by_id || worker.name == wanted)
-            .map(|(incarnation, _)| *incarnation)
-            .collect();
-        if found.is_empty() {
-            return Err(Unreadable::of(
-                "worker",
-                format!("is {}, allowed: name or incarnation of a worker that is known", quoted(&wanted)),
-            ));
-        }
-        for incarnation in found {
-            self.ledger.apply(now, Input::Evict(incarnation));
-            if self.notices.len() < NOTICES_MAX {
-                self.notices.push_back(incarnation);
-            }
-        }
-        Ok(())
-    }
-
     fn overview(&self) -> StatusJson {
         let state = self.ledger.state();
         let views = self.ledger.view();
@@ -612,9 +541,10 @@ impl Coordinator {
         details::coordinator(&self.overview())
     }
 
-    /// Makes the table in the UI anew: each time while that is cheap, so that the last message before a quiet time is
+    /// What every message ends with: outcomes are sent, and the table in the UI is made anew: each time while that is cheap, so that the last message before a quiet time is
     /// in it, else now and then.
     fn show(&mut self, ctx: &SyncWorkflowContext<Self>, now: LedgerTime) {
+        self.replies.collect(&self.group, &self.ledger);
         let state = self.ledger.state();
         let size = state.cells.len().saturating_mul(state.workers.len().saturating_add(1));
         if now < self.details_at && size > DETAILS_CHEAP {
@@ -623,142 +553,6 @@ impl Coordinator {
         self.details_at = now + DETAILS_EVERY;
         ctx.set_current_details(self.details());
     }
-
-    fn is_quiet(&self) -> bool {
-        self.notices.is_empty() && self.notices_in_flight == 0
-    }
-
-    fn is_over(&self, ctx: &WorkflowContext<Self>) -> bool {
-        self.renewing
-            || self.updates >= UPDATES_MAX
-            || ctx.history_length() >= self.events_max
-            || ctx.continue_as_new_suggested()
-    }
-
-    /// Asks the config workflow to push its configuration again, if a reset was carried into this run.
-    async fn ask_config(ctx: WorkflowContext<Self>) {
-        if !ctx.state(|me| me.ask_config && !me.renewing) {
-            return;
-        }
-        let (token, id) = ctx.state(|me| (me.token.clone(), config_id(&me.group)));
-        let options = SignalWorkflowOptions::builder().cancellation_token(token).build();
-        // A config workflow that isn't there pushes when it is started.
-        let _ = ctx.external_workflow(id, None).signal(Ensure, write(&()), options).await;
-        ctx.state_mut(|me| me.ask_config = false);
-    }
-
-    /// Serves strict permits that fall due, until it is time to continue as new and nothing is half-done.
-    async fn until_over(ctx: WorkflowContext<Self>) -> WorkflowResult<()> {
-        let token = ctx.state(|me| me.token.clone());
-        let mut tries = 0;
-        loop {
-            let ready = |me: &Self| me.is_over(&ctx) && me.is_quiet() && ctx.all_handlers_finished();
-            // A signal that comes during the task that continues as new makes the server have the task done again, by
-            // a host that first replays the whole run, during which more signals come. So this waits for a task that
-            // brought none, which is short; after a reset, or when the history has grown by a third, it doesn't: then the
-            // first attempt makes the server hold signals back for the second, whose replay takes as long as the history
-            // is long, while more signals come in before it starts.
-            let is_last_try = tries >= CALM_TRIES_MAX;
-            let calm = |me: &Self| {
-                let is_long = ctx.history_length() >= me.events_max.saturating_add(me.events_max / 3);
-                me.renewing || is_last_try || is_long || me.signalled_at != ledger_time(ctx.workflow_time())
-            };
-            let over = |me: &Self| ready(me) && calm(me);
-            if ctx.state(over) {
-                ctx.state_mut(|me| me.lanes_stop = true);
-                return Ok(());
-            }
-            let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
-            let tries_again = ctx.state(ready);
-            let due = if tries_again { Some(now) } else { ctx.state(|me| me.ledger.next_due()) };
-            let earlier = |me: &Self| match (me.ledger.next_due(), due) {
-                (Some(next), Some(due)) => next.0.saturating_add(TIMER_SLACK.0) < due.0,
-                (next, None) => next.is_some(),
-                (None, Some(_)) => false,
-            };
-            let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
-            let woken = ctx.wait_condition_with_options(
-                |me| over(me) || earlier(me) || (ready(me) && !tries_again),
-                options,
-            );
-            let Some(due) = due else {
-                woken.await?;
-                continue;
-            };
-            let wait = Duration::from_micros(due.since(now).0.max(1_000));
-            let mut timer = ctx.timer(TimerOptions::builder(wait).cancellation_token(token.clone()).build());
-            let mut woken = std::pin::pin!(woken);
-            let fired = select! {
-                _ = woken => {
-                    timer.cancel();
-                    false
-                }
-                _ = timer => true,
-            };
-            if fired {
-                tries += u32::from(tries_again);
-                let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
-                ctx.state_mut(|me| me.ledger.apply(now, Input::Tick));
-            }
-        }
-    }
-
-    /// One of the few at a time that hand urgent news to workers, on their private task queues.
-    async fn lane(ctx: WorkflowContext<Self>) {
-        let token = ctx.state(|me| me.token.clone());
-        loop {
-            let options = WaitConditionOptions::builder().cancellation_token(token.clone()).build();
-            let woken =
-                ctx.wait_condition_with_options(|me| me.lanes_stop || !me.notices.is_empty(), options).await;
-            let next = ctx.state_mut(|me| {
-                let next = me.notices.pop_front();
-                me.notices_in_flight += usize::from(next.is_some());
-                next
-            });
-            let Some(incarnation) = next else {
-                if woken.is_err() || ctx.state(|me| me.lanes_stop) {
-                    return;
-                }
-                continue;
-            };
-            let options = ActivityOptions::with_start_to_close_timeout(NOTICE_START_TO_CLOSE)
-                .task_queue(notice_queue(&incarnation_text(incarnation)))
-                .schedule_to_start_timeout(NOTICE_SCHEDULE_TO_START)
-                .retry_policy(RetryPolicy::builder().maximum_attempts(1).build())
-                .do_not_eagerly_execute(true)
-                .cancellation_token(token.clone())
-                .summary("notice")
-                .build();
-            // Whether it arrives or not: the next heartbeat says the same.
-            let _ = ctx.execute_activity(UntypedActivity::new(NOTICE_ACTIVITY), write(&()), options).await;
-            ctx.state_mut(|me| me.notices_in_flight -= 1);
-        }
-    }
-}
-
-/// The config workflow's signal `ensure`, for the SDK.
-struct Ensure;
-
-impl SignalDefinition for Ensure {
-    type Workflow = crate::config::Config;
-    type Input = RawValue;
-    fn name(&self) -> &str {
-        "ensure"
-    }
-}
-
-/// A timer is set anew only for a due time that is earlier by more than this: each costs two events.
-const TIMER_SLACK: Span = Span::from_millis(20);
-
-/// The beginning of a text that somebody sent.
-fn quoted(text: &str) -> String {
-    format!("{:?}", text.chars().take(60).collect::<String>())
-}
-
-/// Whether a report or revoke comes from a worker, not from a client of strict permits.
-fn is_from_worker(input: &RawValue) -> Result<bool, Unreadable> {
-    let message: serde_json::Value = read(input)?;
-    Ok(message.get("incarnation").is_some())
 }
 
 /// 53 bits of a random number, so that JSON carries it everywhere.
@@ -768,7 +562,7 @@ fn number(random: u64) -> u64 {
 
 /// The time of the workflow task: the same for all of its messages, live and on replay.
 #[allow(clippy::disallowed_types, reason = "the SDK gives workflow time as a SystemTime; no clock is read")]
-fn ledger_time(time: Option<std::time::SystemTime>) -> Option<LedgerTime> {
+pub(crate) fn ledger_time(time: Option<std::time::SystemTime>) -> Option<LedgerTime> {
     let since = time?.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
     Some(LedgerTime(u64::try_from(since.as_micros()).unwrap_or(u64::MAX)))
 }

@@ -1,5 +1,6 @@
 //! What the Temporal UI shows of a workflow: Markdown that an operator can read without documents.
 
+use crate::wire::explain::starving_text;
 use crate::wire::status::{LimitRowJson, StatusJson};
 use std::fmt::Write;
 use tollgate_core::limit::CellKey;
@@ -7,6 +8,8 @@ use tollgate_core::units::LedgerTime;
 
 /// The most limits in the table: the rest is a query away.
 const ROWS_MAX: usize = 50;
+/// The most starving limits that are told of above it: more have one cause.
+const STARVING_MAX: usize = 5;
 const MICRO: u64 = 1_000_000;
 const PPB: u64 = 1_000_000_000;
 /// The UI draws tables without any room between columns, and takes plain blanks at the ends of cells away.
@@ -47,6 +50,11 @@ pub fn coordinator(status: &StatusJson) -> String {
     if status.ignored_configs > 0 {
         let _ = writeln!(page, "Older configurations ignored: {}.\n", status.ignored_configs);
     }
+    let starving = status.limits.iter().filter_map(|row| Some((row, row.starving.as_ref()?)));
+    for (row, who) in starving.take(STARVING_MAX) {
+        let (name, text) = (escaped(&key(row)), escaped(&starving_text(row, who)));
+        let _ = writeln!(page, "**{name} has room, and {text}**. Query `explain` says more.\n");
+    }
     if status.limits.is_empty() {
         page.push_str("No limits yet: `tollgate limit set NAME --rate 50/s` makes one.\n");
     } else {
@@ -83,7 +91,6 @@ pub(crate) fn table<const N: usize>(
 }
 
 fn cells(row: &LimitRowJson) -> [String; 8] {
-    let key = CellKey { limit: row.limit.clone(), meter: row.meter.clone(), tier: row.tier.clone() };
     let state = match (row.removed, row.recovering_until_us) {
         (true, _) => " (removed)",
         (false, Some(_)) => " (recovering)",
@@ -101,15 +108,20 @@ fn cells(row: &LimitRowJson) -> [String; 8] {
     let free =
         if row.debt_milli > 0 { format!("-{}", tenths(row.debt_milli)) } else { tenths(row.free_milli) };
     [
-        format!("{}{state}", escaped(&key.to_string())),
+        format!("{}{state}", escaped(&key(row))),
         rate,
         row.burst.to_string(),
         row.used.to_string(),
         free,
         out_text(row),
-        row.waiting.to_string(),
+        if row.starving.is_some() { format!("{} (starving)", row.waiting) } else { row.waiting.to_string() },
         row.holders.to_string(),
     ]
+}
+
+/// A row's limit, with meter and tier where they aren't the only ones.
+pub fn key(row: &LimitRowJson) -> String {
+    CellKey { limit: row.limit.clone(), meter: row.meter.clone(), tier: row.tier.clone() }.to_string()
 }
 
 const COLUMNS: &str = "\nrate: now, and where a ramp leads; burst: the most tokens at once; used: tokens, as reported so far; \
@@ -117,13 +129,14 @@ const COLUMNS: &str = "\nrate: now, and where a ramp leads; burst: the most toke
     wanted and not there; holders: workers that have a part.\n";
 
 const USAGE: &str = "\n### What to do here\n\
-    - See who holds and who waits: query `limit` with `{\"limit\":\"api\"}`, or `tollgate status api`.\n\
+    - See who holds, who waits and why: query `explain` with `{\"name\":\"api\"}`, a limit or a worker, or \
+    `tollgate explain api`.\n\
     - Take a worker's quota away: signal `evict` with `{\"worker\":\"host/123\"}`.\n\
     - Ask for a permit: signal `lease` with `{\"client\":\"me\", \"limit\":\"api\", \"id\":\"job-7\"}`, see query `grants`; \
     when it is used: signal `report` with `{\"id\":\"job-7\", \"limit\":\"api\", \"used\":1}`; to give all back: signal `revoke` \
     with `{\"client\":\"me\"}`. Update `acquire` is `lease` with an answer.\n\
     - Change limits: `tollgate limit set`, or workflow `tollgate-config/…` of this group.\n\n\
-    Other queries: `status`, `worker`, `configuration`. Update `heartbeat` is for workers.\n";
+    Other queries: `status`, `limit`, `worker`, `configuration`. Update `heartbeat` is for workers.\n";
 
 /// What workers hold of a limit: a share of its rate, else tokens.
 pub fn out_text(row: &LimitRowJson) -> String {
@@ -214,6 +227,24 @@ mod tests {
         assert_eq!(seconds(1_000), "1 s");
         assert_eq!(seconds(1_050), "1.05 s");
         assert_eq!(escaped("a|b\n<script>"), "a\\|b \\<script\\>");
+    }
+
+    #[test]
+    fn somebody_who_starves_is_told_of_above_the_table_and_in_it() {
+        let status = serde_json::json!({
+            "group": "default", "now_us": 1, "epoch": 1, "version": {"run_us": 1, "n": 1}, "rules_version": 1, "workers": 1,
+            "heartbeat_ms": 1_000, "unreadable": {"count": 0}, "digest": "",
+            "limits": [{
+                "limit": "a*b", "meter": "requests", "tier": "default", "rate_micro": 50_000_000, "target_micro": 50_000_000,
+                "burst": 16, "free_milli": 0, "share_ppb": 0, "cap_milli": 0, "kind": "shares", "kind_reason": "", "used": 7,
+                "waiting": 5, "holders": 1, "used_micro": 12_000_000,
+                "starving": {"who": "host|1", "tokens": 5, "since_us": 0, "reason": "reserve", "text": "so", "help": ""},
+            }],
+        });
+        let page = coordinator(&serde_json::from_value(status).unwrap());
+        let told = "**a\\*b has room, and host\\|1 has waited for 5 tokens since 00:00:00 UTC, while 12/s of 50/s were used: so**.";
+        assert!(page.contains(told), "{page}");
+        assert!(page.contains("5 (starving) |"), "{page}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! - [`coordinator`]: runs the ledger of one group; workflow id `tollgate/<group>`.
 //! - [`config`]: holds the limits of one group, ramps and audits their changes; workflow id `tollgate-config/<group>`.
+//! - [`preload`]: takes one permit and gives it as its result, for those who can only start workflows and signal them.
+//! - [`permits`]: takes permits in workflows of one's own, before an activity is scheduled.
 //! - [`wire`]: all messages as JSON.
 //! - [`state`]: what goes through continue-as-new, as protobuf.
 //! - [`contracts`]: the activities that the workflows call; `tollgate-activities` implements them.
@@ -16,7 +18,12 @@ pub mod contracts;
 #[allow(missing_docs, reason = "the macros make public names of the handlers and give them no docs")]
 pub mod coordinator;
 pub mod details;
+mod limits;
+pub mod permits;
+#[allow(missing_docs, reason = "the macros make public names of the handlers and give them no docs")]
+pub mod preload;
 pub mod proto;
+pub mod replies;
 pub mod state;
 pub mod twin;
 pub mod wire;

@@ -3,16 +3,21 @@
 //! Everything that the ledger knows is kept, exactly: `decode(encode(state)) == state` is a test. Amounts in leases and
 //! reports are whole thousandths of a token by construction, so they are stored as such.
 
+use crate::limits::{
+    self, burst_curve, burst_curve_of, policy, policy_of, rate_curve, rate_curve_of, version, version_of,
+};
 use crate::proto as pb;
 use prost::Message;
 use std::collections::BTreeMap;
-use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
+use tollgate_core::curve::RateCurve;
 use tollgate_core::digest::Digest;
 use tollgate_core::ledger::alloc_share::Kind;
 use tollgate_core::ledger::cell::{Cell, Holder, Holding, Lease, Place};
+use tollgate_core::ledger::conserved::Away;
+use tollgate_core::ledger::explain::{Room, Unserved, Window};
 use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
 use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
-use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::limit::{CellConfig, CellKey};
 use tollgate_core::message::{CellOutcome, Incarnation, LeaseTerms};
 use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 
@@ -106,12 +111,7 @@ impl<'a> Writer<'a> {
             meter: config.key.meter.clone(),
             tier: config.key.tier.clone(),
             rate: Some(rate_curve(config.rate)),
-            burst: Some(pb::BurstCurve {
-                source_milli: config.burst.source.milli_floor(),
-                target_milli: config.burst.target.milli_floor(),
-                start_us: config.burst.start.0,
-                end_us: config.burst.end.0,
-            }),
+            burst: Some(burst_curve(config.burst)),
             lease_us: config.lease.0,
             fresh: config.fresh,
             free: Some(amount(cell.free)),
@@ -122,11 +122,26 @@ impl<'a> Writer<'a> {
                 Kind::Shares => 0,
                 Kind::Tokens => 1,
                 Kind::Turns => 2,
+                Kind::Permits => 3,
             },
             holdings: cell.holders.iter().map(|(holder, holding)| self.holding(holder, holding)).collect(),
             strict: cell.strict.iter().map(|(id, strict)| self.strict(id, strict)).collect(),
             next_place: cell.next_place,
             used: cell.used,
+            policy: policy(&config.policy),
+            short_until_in_us: self.relative(cell.short_until),
+            short_ppb: cell.short.ppb(),
+            closed: cell.closed,
+            away: cell.away.groups().map(away).collect(),
+            room: Some(pb::Room {
+                from_in_us: self.relative(cell.room.from),
+                used: cell.room.used,
+                last: cell.room.last.map(|window| pb::Window {
+                    from_in_us: self.relative(window.from),
+                    used_micro: window.used_micro,
+                    left_room: window.left_room,
+                }),
+            }),
         }
     }
 
@@ -147,6 +162,14 @@ impl<'a> Writer<'a> {
             waiting_since_in_us: holding.waiting_since.map(|since| self.relative(since)),
             place: holding.place.map(|place| self.place(place)),
             turn_until_in_us: holding.turn_until.map(|until| self.relative(until)),
+            out: holding.out,
+            unserved: holding.unserved.map(|unserved| pb::Unserved {
+                since_in_us: self.relative(unserved.since),
+                until_used: unserved.until_used,
+            }),
+            held_secs: holding
+                .held_since
+                .map(|since| whole_secs(self.state.now.0).saturating_sub(whole_secs(since.0))),
         }
     }
 
@@ -261,6 +284,8 @@ impl<'a> Writer<'a> {
                 burst: terms.burst,
                 confirm: terms.confirm,
                 due_us: terms.due.map(|due| due.0),
+                policy: limits::terms(terms.policy),
+                scarce: terms.scarce,
             }),
         };
         pb::StoredCell { cell, key, borrowed: stored.borrowed, terms }
@@ -270,12 +295,12 @@ impl<'a> Writer<'a> {
 /// The standing of somebody who is no worker any more.
 const GONE: u32 = 4;
 
-fn relative(now: LedgerTime, time: LedgerTime) -> i64 {
-    i64::try_from(i128::from(time.0) - i128::from(now.0)).unwrap_or(i64::MAX)
+fn whole_secs(us: u64) -> u64 {
+    us / 1_000_000
 }
 
-fn version(version: Version) -> pb::Version {
-    pb::Version { run_us: version.run, n: version.n }
+fn relative(now: LedgerTime, time: LedgerTime) -> i64 {
+    i64::try_from(i128::from(time.0) - i128::from(now.0)).unwrap_or(i64::MAX)
 }
 
 fn amount(amount: Amount) -> pb::Amount {
@@ -289,14 +314,13 @@ fn amount(amount: Amount) -> pb::Amount {
     }
 }
 
-fn rate_curve(curve: RateCurve) -> pb::RateCurve {
-    let rate = |rate: Rate| pb::Rate { micro_tokens: rate.micro_tokens, period_us: rate.period.0 };
-    pb::RateCurve {
-        source: Some(rate(curve.source)),
-        target: Some(rate(curve.target)),
-        start_us: curve.start.0,
-        end_us: curve.end.0,
-    }
+fn away((until, tokens): (LedgerTime, Amount)) -> pb::Away {
+    pb::Away { until_us: until.0, tokens_milli: tokens.milli_floor() }
+}
+
+fn away_of(groups: &[pb::Away]) -> Away {
+    let group = |group: &pb::Away| (LedgerTime(group.until_us), Amount::from_milli(group.tokens_milli));
+    groups.iter().map(group).collect()
 }
 
 fn ended(how: Ended) -> u32 {
@@ -361,24 +385,19 @@ impl Reader {
     }
 
     fn cell(&self, cell: pb::Cell, ids: &[Incarnation]) -> Result<Cell, StateError> {
-        let burst = cell.burst.ok_or(StateError::Broken("burst"))?;
         let config = CellConfig {
             key: CellKey { limit: cell.limit, meter: cell.meter, tier: cell.tier },
             rate: rate_curve_of(cell.rate.ok_or(StateError::Broken("rate"))?)?,
-            burst: BurstCurve {
-                source: Amount::from_milli(burst.source_milli),
-                target: Amount::from_milli(burst.target_milli),
-                start: LedgerTime(burst.start_us),
-                end: LedgerTime(burst.end_us),
-            },
+            burst: burst_curve_of(cell.burst.ok_or(StateError::Broken("burst"))?),
+            policy: policy_of(cell.policy),
             lease: Span(cell.lease_us),
             fresh: cell.fresh,
         };
-        let mut holders = BTreeMap::new();
+        let mut holders = Vec::with_capacity(cell.holdings.len());
         for holding in cell.holdings {
             let position = usize::try_from(holding.worker).unwrap_or(usize::MAX);
             let incarnation = *ids.get(position).ok_or(StateError::Broken("a holding's worker"))?;
-            holders.insert(Holder { incarnation, borrowed: holding.borrowed }, self.holding(holding)?);
+            holders.push((Holder { incarnation, borrowed: holding.borrowed }, self.holding(holding)?));
         }
         let mut strict = BTreeMap::new();
         for entry in cell.strict {
@@ -389,18 +408,33 @@ impl Reader {
             free: amount_of(cell.free.ok_or(StateError::Broken("free"))?),
             at: LedgerTime(cell.at_us),
             recovering_until: cell.recovering_until_us.map(LedgerTime),
+            short_until: self.time(cell.short_until_in_us),
+            short: share_of(cell.short_ppb)?,
+            closed: cell.closed,
+            away: away_of(&cell.away),
             removed: cell.removed,
             kind: match cell.kind {
                 0 => Kind::Shares,
                 1 => Kind::Tokens,
                 2 => Kind::Turns,
+                3 => Kind::Permits,
                 _ => return Err(StateError::Broken("kind")),
             },
-            holders,
+            holders: holders.into_iter().collect(),
             strict,
             next_place: cell.next_place,
             used: cell.used,
+            room: cell.room.map_or(Room::begin(LedgerTime(self.now), cell.used), |room| self.room(room)),
         })
+    }
+
+    fn room(&self, room: pb::Room) -> Room {
+        let window = |window: pb::Window| Window {
+            from: self.time(window.from_in_us),
+            used_micro: window.used_micro,
+            left_room: window.left_room,
+        };
+        Room { from: self.time(room.from_in_us), used: room.used, last: room.last.map(window) }
     }
 
     fn holding(&self, holding: pb::Holding) -> Result<Holding, StateError> {
@@ -412,6 +446,7 @@ impl Reader {
             waiting: holding.waiting,
             largest: holding.largest,
             held: Amount::from_milli(holding.held_milli),
+            out: holding.out,
             debt: Amount::from_milli(holding.debt_milli),
             used: holding.used,
             returned: Amount::from_milli(holding.returned_milli),
@@ -419,6 +454,13 @@ impl Reader {
             waiting_since: holding.waiting_since_in_us.map(|since| self.time(since)),
             place: holding.place.map(|place| self.place(place)),
             turn_until: holding.turn_until_in_us.map(|until| self.time(until)),
+            unserved: holding.unserved.map(|unserved| Unserved {
+                since: self.time(unserved.since_in_us),
+                until_used: unserved.until_used,
+            }),
+            held_since: holding
+                .held_secs
+                .map(|secs| LedgerTime(whole_secs(self.now).saturating_sub(secs).saturating_mul(1_000_000))),
         })
     }
 
@@ -544,6 +586,8 @@ fn terms_of(terms: pb::Terms, current: Option<RateCurve>) -> Result<LeaseTerms, 
         duration: Span(terms.duration_us),
         rate,
         burst: terms.burst,
+        policy: limits::terms_of(terms.policy),
+        scarce: terms.scarce,
         confirm: terms.confirm,
         due: terms.due_us.map(Span),
     })
@@ -553,34 +597,20 @@ fn share_of(ppb: u32) -> Result<Share, StateError> {
     Share::from_ppb(ppb).ok_or(StateError::Broken("a share"))
 }
 
-fn version_of(version: pb::Version) -> Version {
-    Version { run: version.run_us, n: version.n }
-}
-
 fn amount_of(amount: pb::Amount) -> Amount {
     let whole = Amount::tokens(amount.whole.unsigned_abs());
     (if amount.whole < 0 { -whole } else { whole }) + Amount(i128::from(amount.fraction))
 }
 
-fn rate_curve_of(curve: pb::RateCurve) -> Result<RateCurve, StateError> {
-    let rate = |rate: Option<pb::Rate>| {
-        rate.map(|rate| Rate { micro_tokens: rate.micro_tokens, period: Span(rate.period_us) })
-            .ok_or(StateError::Broken("a curve's rate"))
-    };
-    Ok(RateCurve {
-        source: rate(curve.source)?,
-        target: rate(curve.target)?,
-        start: LedgerTime(curve.start_us),
-        end: LedgerTime(curve.end_us),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::curve::Rate;
     use tollgate_core::ledger::strict::{Acquire, Settle};
     use tollgate_core::ledger::{Configure, Input, Ledger, Output, Start};
+    use tollgate_core::limit::Version;
     use tollgate_core::message::{Acting, CellReport, LeaseName, Request};
+    use tollgate_core::policy::Policy;
 
     fn limits(n: u64) -> Input {
         let lease = Span::from_secs(15);
@@ -593,6 +623,16 @@ mod tests {
         shared.burst = shared.burst.ramp_to(3, LedgerTime(5_000_000), Span::from_secs(60));
         let small = CellConfig::constant("small", Rate::new(5, Span::from_secs(86_400)), 5, lease);
         let mut cells = vec![small];
+        let policies = [
+            Policy::SlidingWindow { window: Span::from_secs(60) },
+            Policy::FixedWindow { boundaries: vec![LedgerTime(1_000_000), LedgerTime(86_400_000_000)] },
+            Policy::InFlight { drain: Span::from_millis(1_500) },
+        ];
+        for (index, policy) in policies.into_iter().enumerate() {
+            let conserved =
+                CellConfig::constant(&format!("conserved {index}"), Rate::per_second(1), 9, lease);
+            cells.push(CellConfig { policy, ..conserved });
+        }
         if n == 1 {
             cells.push(shared);
         }
@@ -609,6 +649,7 @@ mod tests {
             used: seq * 3,
             returned: Amount::tokens(1),
             debt: Amount::from_milli(700),
+            out: 3,
             demand: 30_000_000,
             waiting: 4,
             largest: 2,
@@ -618,7 +659,9 @@ mod tests {
             seq,
             nonce: 5,
             worker: format!("worker {worker}"),
-            cells: vec![cell("shared"), cell("small"), cell("unknown")],
+            cells: ["shared", "small", "conserved 0", "conserved 1", "conserved 2", "unknown"]
+                .map(cell)
+                .to_vec(),
         })
     }
 
@@ -644,6 +687,8 @@ mod tests {
         }
         let settle = Settle { id: "d".to_owned(), key: CellKey::of("small"), used: 0 };
         ledger.apply(LedgerTime(9_200_000), Input::Settle(settle));
+        // It acts on nothing any more: what it had may be used.
+        ledger.apply(LedgerTime(9_250_000), request(0, 2, None));
         ledger.apply(LedgerTime(9_300_000), Input::Evict(Incarnation(u128::MAX - 3)));
         ledger.apply(LedgerTime(9_400_000), limits(2));
         ledger.apply(LedgerTime(9_400_001), limits(1));
@@ -659,6 +704,7 @@ mod tests {
                 && state.ignored_configs == 1
                 && !state.records.is_empty()
         );
+        assert!(state.cells.values().filter(|cell| cell.away.total() > Amount::ZERO).count() > 1);
         let carried = pb::Coordinator { ledger: Some(super::ledger(state)), ..pb::Coordinator::default() };
         let bytes = encode(&carried);
         let back = ledger_of(decode(&bytes).unwrap().ledger.unwrap()).unwrap();

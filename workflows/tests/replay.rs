@@ -25,6 +25,7 @@ use temporalio_sdk::workflow_interceptors::{
 use temporalio_sdk::workflow_replayer::{WorkflowReplayer, WorkflowReplayerOptions};
 use tollgate_workflows::config::Config;
 use tollgate_workflows::coordinator::Coordinator;
+use tollgate_workflows::preload::Preload;
 
 /// What updates answered, as JSON text; nothing for those that failed.
 type Answers = Vec<Option<String>>;
@@ -58,6 +59,8 @@ async fn replay(events: Vec<HistoryEvent>) -> Answers {
         .register_workflow::<Coordinator>()
         .unwrap()
         .register_workflow::<Config>()
+        .unwrap()
+        .register_workflow::<Preload>()
         .unwrap()
         .workflow_interceptor(WorkflowInterceptorConstructor::new(move |_| Notes(Arc::clone(&into))))
         .build();

@@ -1,12 +1,17 @@
 //! `cargo xtask`: the tasks of this repository.
 
-#![allow(clippy::print_stdout, reason = "a program for a terminal; `temporal-cli` prints its result")]
+#![allow(
+    clippy::print_stdout,
+    reason = "a program for a terminal; `temporal-cli` and `python-sdk` print their results"
+)]
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, chaos, checks, demo, downstream, record_history, temporal_cli, workspace::Workspace};
+use xtask::{
+    bench, chaos, checks, demo, downstream, python_sdk, record_history, temporal_cli, workspace::Workspace,
+};
 
 /// Tasks of the tollgate repository.
 #[derive(Debug, Parser)]
@@ -32,6 +37,8 @@ enum Task {
     RecordHistory(record_history::RecordOptions),
     /// Print the path of a Temporal CLI that works here; download it when there is none.
     TemporalCli,
+    /// Print the folder of Temporal's Python SDK, which tests use; download it when there is none.
+    PythonSdk,
 }
 
 fn main() -> ExitCode {
@@ -63,6 +70,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::TemporalCli => {
             let found = temporal_cli::find_or_fetch(Workspace::find()?.root())?;
             println!("{}", found.path.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::PythonSdk => {
+            println!("{}", python_sdk::find_or_fetch(Workspace::find()?.root())?.display());
             Ok(ExitCode::SUCCESS)
         }
     }

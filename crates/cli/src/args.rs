@@ -143,6 +143,18 @@ Examples:
 Columns: RATE NOW and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
 share of its rate, or in tokens where it is handed out in tokens; WAITING tokens that are wanted and not there.")]
     Status(Status),
+    /// Say who holds a limit, who waits for it, why, and what would help
+    #[command(after_help = "\
+Examples:
+  tollgate explain openai           a limit
+  tollgate explain host-7/1234      a worker, by its name ...
+  tollgate explain 3f9a01c2         ... or by the beginning of its incarnation, as `tollgate status LIMIT` shows it
+  tollgate explain openai --json | jq '.limits[].reasons[] | {reason, waiters, help, command}'
+
+SINCE is from when on it has been so without a break. UNUSED is what a share brings beyond what its worker wants, and
+tokens that lay in its bucket when it last asked. Figures are as of the coordinator's last message. A worker knows
+more about itself, such as that it can't reach Temporal: see its log, or `Gate::state`.")]
+    Explain(Explain),
     /// Write the history of a workflow's run to a file, as tests of the workflows replay it
     #[command(hide = true)]
     HistoryExport(HistoryExport),
@@ -225,6 +237,9 @@ Examples:
   tollgate limit set openai --rate 100/s --ramp 15s      the rest stays as it is
   tollgate limit set openai --rate 100/s --dry-run       say what would change
   tollgate limit set reports --rate 5/day --lease 2m
+  tollgate limit set openai --meter tokens --rate 100000/min      a second thing that is counted
+  tollgate limit set openai --concurrency 20 --drain 5s           at most 20 calls at once
+  tollgate limit set search --rate 1000/10s --policy sliding-window
 
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
@@ -248,11 +263,15 @@ RATE SET and BURST SET are what was set, to which RAMPS lead; `tollgate status` 
     #[command(after_help = "\
 Examples:
   tollgate limit rm openai --reason \"provider is gone\"
+  tollgate limit rm openai --meter tokens         one meter of several
   tollgate limit rm openai --dry-run")]
     Rm {
         /// The limit
         #[arg(value_parser = quantity::name)]
         name: String,
+        /// Only this meter
+        #[arg(long, value_name = "NAME", value_parser = quantity::label)]
+        meter: Option<String>,
         /// How it is changed.
         #[command(flatten)]
         change: Change,
@@ -275,6 +294,20 @@ pub struct LimitSet {
     /// The limit
     #[arg(value_parser = quantity::name)]
     pub name: String,
+    /// What is counted; a limit may have several meters, each set by itself [default: requests]
+    #[arg(long, value_name = "NAME", value_parser = quantity::label, conflicts_with = "concurrency")]
+    pub meter: Option<String>,
+    /// How it counts [default: token-bucket]
+    #[arg(long, value_enum, conflicts_with = "concurrency")]
+    pub policy: Option<PolicyKind>,
+    /// At most so many at once: sets meter `in_flight`
+    #[arg(long, value_name = "N", value_parser = quantity::burst, allow_hyphen_values = true,
+        conflicts_with_all = ["rate", "burst"])]
+    pub concurrency: Option<u64>,
+    /// With --concurrency: how long work goes on downstream after its client is gone [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true,
+        requires = "concurrency")]
+    pub drain: Option<Span>,
     /// Tokens per time: 50, 50/s, 600/min, 100/h, 5/day, 10/250ms
     #[arg(long, value_parser = quantity::rate, allow_hyphen_values = true)]
     pub rate: Option<RateJson>,
@@ -294,6 +327,17 @@ pub struct LimitSet {
     /// How it is changed.
     #[command(flatten)]
     pub change: Change,
+}
+
+/// How a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyKind {
+    /// A burst at once, then the rate: in every interval at most the burst and what the rate brings in it
+    TokenBucket,
+    /// Evenly spaced: a token bucket with a burst of one
+    LeakyBucket,
+    /// Never more than the rate's count in any window as long as its period
+    SlidingWindow,
 }
 
 /// What goes with every change.
@@ -383,6 +427,14 @@ pub struct Status {
     /// Draw it anew every second
     #[arg(long, short = 'w')]
     pub watch: bool,
+}
+
+/// `tollgate explain`.
+#[derive(Clone, Debug, Args)]
+pub struct Explain {
+    /// The limit, or the worker: its name, or at least four digits of its incarnation
+    #[arg(value_name = "LIMIT|WORKER", value_parser = quantity::name)]
+    pub name: String,
 }
 
 impl Global {

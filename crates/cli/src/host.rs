@@ -1,5 +1,6 @@
 //! The coordinator host: runs the workflows of all groups, and makes sure that those of its own are there.
 
+use crate::alarm::Alarm;
 use crate::connection::{Settings, is_about_namespace, no_namespace};
 use crate::failure::Failure;
 use crate::signals::StopSignals;
@@ -134,6 +135,7 @@ impl Host {
         ready: impl FnOnce() -> Result<(), Failure>,
     ) -> Failure {
         let mut ready = Some(ready);
+        let mut alarm = Alarm::new();
         let mut pause = PAUSE_MIN;
         loop {
             let is_first = ready.is_some();
@@ -146,6 +148,7 @@ impl Host {
                     if let Some(Err(failure)) = ready.take().map(|ready| ready()) {
                         return failure;
                     }
+                    alarm.look(client, &self.groups).await;
                     sleep(CHECK_EVERY).await;
                 }
                 Ok(Err(problem)) => retry_later(&problem, &mut pause).await,

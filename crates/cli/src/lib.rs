@@ -2,11 +2,12 @@
 //!
 //! - [`args`] is the command line, [`commands`] what it does;
 //! - [`settings`] is where Temporal is, [`connection`] the one way to the workflows: it puts every error into words;
-//! - [`host`] runs the coordinators' code, [`temporal_server`] a Temporal dev server beneath it.
+//! - [`host`] runs the coordinators' code, [`alarm`] tells its log of limits that starve somebody, [`temporal_server`] a Temporal dev server beneath it.
 //!
 //! It decides nothing about limits: that is up to the workflows.
 
 pub mod actor;
+pub mod alarm;
 pub mod args;
 pub mod commands;
 pub mod connection;
@@ -36,6 +37,7 @@ pub async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Limit(command) => commands::limit::run(global, command).await,
         Command::Config(command) => commands::config::run(global, command).await,
         Command::Status(options) => commands::status::run(global, options).await,
+        Command::Explain(options) => commands::explain::run(global, options).await,
         Command::HistoryExport(options) => commands::history::run(global, options).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,7 +1,7 @@
 //! Rates, durations and whole numbers as people type them.
 
 use tollgate_core::curve::BURST_MAX;
-use tollgate_core::limit::{check_lease, check_name, check_ramp};
+use tollgate_core::limit::{check_label, check_lease, check_name, check_ramp};
 use tollgate_core::units::Span;
 use tollgate_workflows::wire::config::RateJson;
 
@@ -96,6 +96,15 @@ pub fn burst(text: &str) -> Result<u64, String> {
 /// What is allowed.
 pub fn name(text: &str) -> Result<String, String> {
     check_name("name", text).map_err(|error| format!("allowed: {}", error.allowed))?;
+    Ok(text.to_owned())
+}
+
+/// The name of a meter or tier.
+///
+/// # Errors
+/// What is allowed.
+pub fn label(text: &str) -> Result<String, String> {
+    check_label("name", text).map_err(|error| format!("allowed: {}", error.allowed))?;
     Ok(text.to_owned())
 }
 

@@ -7,9 +7,12 @@
 
 use crate::curve::RateCurve;
 use crate::limit::MARGIN;
-use crate::message::{LeaseName, LeaseTerms};
+use crate::message::{Acting, LeaseName, LeaseTerms};
+use crate::policy::Terms;
 use crate::rules::{Rule, Rules};
+use crate::stock::Stock;
 use crate::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
+use core::cell::Cell;
 
 /// A count of whole tokens and the time at which all of them are void. Negative counts are debt.
 ///
@@ -21,10 +24,68 @@ pub trait Level {
     fn take(&self, cost: u64) -> bool;
     /// Adds tokens; a negative number takes them even into debt.
     fn add(&self, tokens: i64);
+    /// Names those whose tokens are counted together, and says by its lowest bit whether they are put back after use. Read it
+    /// before taking: what is taken while a generation ends is then never put back.
+    fn generation(&self) -> u32;
+    /// Ends the generation: what its takers still have in use is counted elsewhere. In the next one tokens are put back after
+    /// use, or not.
+    fn begin_generation(&self, puts_back: bool);
+    /// Puts tokens of this generation back that are no longer in use, and counts them.
+    fn release(&self, tokens: u64, generation: u32);
+    /// Tokens put back so since the beginning. Never more than were taken, seen from whoever reads the level after it.
+    fn released(&self) -> u64;
     /// From this time on, tokens are void.
     fn expiry(&self) -> BootTime;
     /// Sets the time from which on tokens are void.
     fn set_expiry(&self, expiry: BootTime);
+}
+
+/// A level for one thread: for tests, simulations and benchmarks.
+#[derive(Clone, Debug, Default)]
+pub struct PlainLevel {
+    tokens: Cell<i64>,
+    released: Cell<u64>,
+    generation: Cell<u32>,
+    expiry: Cell<BootTime>,
+}
+
+impl Level for PlainLevel {
+    fn level(&self) -> i64 {
+        self.tokens.get()
+    }
+    fn take(&self, cost: u64) -> bool {
+        let rest = after_taking(self.tokens.get(), cost);
+        rest.inspect(|rest| self.tokens.set(*rest)).is_some()
+    }
+    fn add(&self, tokens: i64) {
+        self.tokens.set(self.tokens.get().saturating_add(tokens));
+    }
+    fn generation(&self) -> u32 {
+        self.generation.get()
+    }
+    fn begin_generation(&self, puts_back: bool) {
+        self.generation.set(next_generation(self.generation.get(), puts_back));
+    }
+    fn release(&self, tokens: u64, generation: u32) {
+        if generation == self.generation.get() {
+            self.released.set(self.released.get().saturating_add(tokens));
+            self.add(i64::try_from(tokens).unwrap_or(i64::MAX));
+        }
+    }
+    fn released(&self) -> u64 {
+        self.released.get()
+    }
+    fn expiry(&self) -> BootTime {
+        self.expiry.get()
+    }
+    fn set_expiry(&self, expiry: BootTime) {
+        self.expiry.set(expiry);
+    }
+}
+
+/// The generation after this one.
+pub const fn next_generation(generation: u32, puts_back: bool) -> u32 {
+    (generation | 1).wrapping_add(1) | puts_back as u32
 }
 
 /// The level after taking `cost`, or `None` when it doesn't hold that much.
@@ -49,6 +110,15 @@ pub struct Admitted {
     pub at: BootTime,
     /// It must have started by then: a paused process checks again before it calls.
     pub valid_until: BootTime,
+    /// The generation of the level that it was taken from.
+    pub generation: u32,
+}
+
+impl Admitted {
+    /// Whether its tokens are put back when the work is done.
+    pub const fn puts_back(self) -> bool {
+        self.generation & 1 == 1
+    }
 }
 
 /// Takes `cost` tokens, *then* reads the clock: a process that was paused in between finds its lease ended.
@@ -75,12 +145,12 @@ pub fn admit_by<L: Level + ?Sized>(
 ) -> Result<Admitted, Refusal> {
     // The expiry is read before the tokens are taken: a lease that is renewed meanwhile can't lend its time to tokens of
     // the lease before.
-    let valid_until = level.expiry();
+    let (valid_until, generation) = (level.expiry(), level.generation());
     if !take(level) {
         return Err(Refusal::Empty);
     }
     let at = clock();
-    if at < valid_until { Ok(Admitted { at, valid_until }) } else { Err(Refusal::Expired) }
+    if at < valid_until { Ok(Admitted { at, valid_until, generation }) } else { Err(Refusal::Expired) }
 }
 
 /// A worker's clocks, read together.
@@ -103,6 +173,10 @@ pub struct Held {
     pub cap: Amount,
     /// The rate that the share is a share of.
     pub rate: RateCurve,
+    /// How used tokens become usable again.
+    pub policy: Terms,
+    /// Whether others want what is not used here.
+    pub scarce: bool,
     /// When the ledger granted it, by the ledger's clock.
     pub granted: LedgerTime,
     /// When its request was sent.
@@ -154,6 +228,10 @@ pub struct Mint {
     unbroken_since: BootTime,
     /// The smallest headroom, by stretch of time, newest last.
     headroom: [Slot; HEADROOM_SLOTS],
+    /// What the newest lease said.
+    policy: Terms,
+    /// Conserved tokens. The level is always `capacity` less those that are out, negative while more are out than may be.
+    stock: Stock,
     rules: Rules,
 }
 
@@ -183,6 +261,8 @@ impl Mint {
             returned: Amount::ZERO,
             unbroken_since: BootTime(0),
             headroom: [Slot::at(BootTime(0), Amount::ZERO); HEADROOM_SLOTS],
+            policy: Terms::Minted,
+            stock: Stock::default(),
             rules,
         }
     }
@@ -194,7 +274,34 @@ impl Mint {
 
     /// Tokens used so far, debt included.
     pub fn used<L: Level + ?Sized>(&self, level: &L) -> u64 {
-        self.used_at(level.level())
+        // Released first: what is released in between counts as still in use, and never as used twice.
+        let released = level.released();
+        self.used_at(level.level()).saturating_add(released)
+    }
+
+    /// Conserved tokens that are out: in use, or used and not yet usable again. Of tokens that are minted there are none.
+    pub fn out<L: Level + ?Sized>(&self, level: &L) -> u64 {
+        if !self.policy.conserves() {
+            return 0;
+        }
+        u64::try_from(i128::from(self.stock.capacity) - i128::from(level.level())).unwrap_or(0)
+    }
+
+    /// Whether tokens are conserved, by the newest lease.
+    pub fn conserves(&self) -> bool {
+        self.policy.conserves()
+    }
+
+    /// What the worker acts on, as its next request says it.
+    pub fn claim<L: Level + ?Sized>(&self, level: &L) -> Option<Acting> {
+        let held = self.held.as_ref()?;
+        let out = if self.rules.keeps(Rule::OutCounts) { self.out(level) } else { 0 };
+        Some(Acting { name: held.name, share: held.share, cap: held.cap.max(Amount::tokens(out)) })
+    }
+
+    /// When [`Mint::refill`] can find something, where that doesn't follow from a rate.
+    pub fn next_look(&self, now: BootTime) -> Option<BootTime> {
+        self.held.as_ref().and_then(|held| self.stock.next_look(held, now))
     }
 
     fn used_at(&self, level: i64) -> u64 {
@@ -232,6 +339,16 @@ impl Mint {
             return;
         }
         let Some(held) = &self.held else { return };
+        if held.policy.conserves() {
+            let (held, out) = (*held, self.out(level));
+            let back = self.stock.look(out, &held, now.boot);
+            if back > 0 {
+                let back = i64::try_from(back).unwrap_or(i64::MAX);
+                level.add(back);
+                self.inflow += i128::from(back);
+            }
+            return;
+        }
         let minted = self.minted(held, self.minted_to, now.boot);
         let cap = held.cap;
         self.minted_to = self.minted_to.max(now.boot);
@@ -280,6 +397,30 @@ impl Mint {
         if terms.confirm && !alive && self.rules.keeps(Rule::ConfirmOnlyWhileAlive) {
             return false;
         }
+        let held = Held {
+            name,
+            share: terms.share,
+            cap: terms.cap,
+            rate: terms.rate,
+            policy: terms.policy,
+            scarce: terms.scarce,
+            granted,
+            sent,
+            received: now.boot,
+            expires,
+        };
+        if !self.policy.is_like(terms.policy) {
+            self.end(level);
+            self.forget_out(level);
+            level.begin_generation(terms.policy == Terms::OnRelease);
+        }
+        self.policy = terms.policy;
+        if terms.policy.conserves() {
+            self.set_capacity(level, u64::try_from(terms.cap.whole()).unwrap_or(0));
+            self.held = Some(Held { cap: Amount::tokens(self.stock.capacity), ..held });
+            level.set_expiry(expires);
+            return true;
+        }
         if !self.rules.keeps(Rule::DebtStays) && level.level() < 0 {
             level.add(-level.level());
         }
@@ -304,32 +445,48 @@ impl Mint {
         }
         // Another thread may have refilled after `now` was read.
         self.minted_to = self.minted_to.max(now.boot);
-        self.held = Some(Held {
-            name,
-            share: terms.share,
-            cap: terms.cap,
-            rate: terms.rate,
-            granted,
-            sent,
-            received: now.boot,
-            expires,
-        });
+        self.held = Some(held);
         self.high = self.holds(level);
         self.note_headroom(terms.cap, now.boot);
         level.set_expiry(expires);
         true
     }
 
-    /// Ends the lease: its tokens are void, debt stays.
+    /// Ends the lease: its tokens are void; debt stays, and so does what is out.
     pub fn end<L: Level + ?Sized>(&mut self, level: &L) {
         level.set_expiry(BootTime(0));
         self.held = None;
+        if self.policy.conserves() {
+            self.set_capacity(level, 0);
+            return;
+        }
         self.take_out(level, u64::MAX);
         self.fraction = Amount::ZERO;
         self.high = Amount::ZERO;
         if !self.rules.keeps(Rule::DebtStays) && level.level() < 0 {
             level.add(-level.level());
         }
+    }
+
+    /// Nothing is out any more: it belongs to somebody else, or is counted in another way.
+    pub fn forget_out<L: Level + ?Sized>(&mut self, level: &L) {
+        level.begin_generation(self.policy == Terms::OnRelease);
+        if self.policy.conserves() {
+            let out = i64::try_from(self.out(level)).unwrap_or(i64::MAX);
+            level.add(out);
+            self.inflow += i128::from(out);
+            let capacity = self.stock.capacity;
+            self.stock.forget();
+            self.stock.capacity = capacity;
+        }
+    }
+
+    fn set_capacity<L: Level + ?Sized>(&mut self, level: &L, capacity: u64) {
+        let whole = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
+        let change = whole(capacity) - whole(self.stock.capacity);
+        level.add(change);
+        self.inflow += i128::from(change);
+        self.stock.capacity = capacity;
     }
 
     /// Gives `tokens` whole tokens back, as far as they are there. They count here, by a lower cap, until the ledger has
@@ -340,14 +497,18 @@ impl Mint {
         }
         let taken = self.take_out(level, tokens);
         self.note_returned(Amount::tokens(taken));
-        self.high = self.holds(level);
+        if self.policy.conserves() {
+            self.stock.capacity -= taken;
+        } else {
+            self.high = self.holds(level);
+        }
         taken
     }
 
     /// Gives everything back that is there, parts of a token included, likewise.
     pub fn give_back_all<L: Level + ?Sized>(&mut self, level: &L) {
         self.give_back(level, u64::MAX);
-        if self.held.is_some() {
+        if self.held.is_some() && !self.policy.conserves() {
             let part = core::mem::replace(&mut self.fraction, Amount::ZERO);
             self.note_returned(part.floor_to_milli());
             self.high = self.holds(level);
@@ -367,7 +528,8 @@ impl Mint {
     /// until the next request says so.
     pub fn lower_cap<L: Level + ?Sized>(&mut self, level: &L) {
         let holds = self.holds(level).at_least_zero();
-        if let Some(held) = self.held.as_mut().filter(|held| held.share == Share::ZERO) {
+        let counted = |held: &&mut Held| held.share == Share::ZERO && !held.policy.conserves();
+        if let Some(held) = self.held.as_mut().filter(counted) {
             held.cap = held.cap.min(holds.ceil_to_milli());
         }
     }
@@ -382,7 +544,14 @@ impl Mint {
 
     /// Puts back up to `tokens` of a charge made at `charged`: never more than the smallest headroom since, since the
     /// source has refilled meanwhile. Returns how many.
+    ///
+    /// Conserved tokens go back at once while they are known not to have been used; the caller knows.
     pub fn refund<L: Level + ?Sized>(&mut self, level: &L, tokens: u64, charged: BootTime, now: Now) -> u64 {
+        if self.policy.conserves() {
+            let back = tokens.min(self.out(level));
+            level.release(back, level.generation());
+            return back;
+        }
         self.refill(level, now);
         let Some(held) = &self.held else { return 0 };
         let cap = held.cap;

@@ -7,7 +7,7 @@
 use crate::bucket::{Arrival, Level, Mint, Now};
 use crate::demand::Demand;
 use crate::limit::{CellKey, NAME_BYTES_MAX};
-use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Reply, Request, RequestError};
+use crate::message::{CellOutcome, CellReport, Incarnation, LeaseName, Reply, Request, RequestError};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, BootTime, LedgerTime, Share, Span, clamp_u64};
 use alloc::string::String;
@@ -45,6 +45,10 @@ const INVITED_GAP: Span = Span::from_millis(20);
 const HUNGRY_AGAIN: Span = Span::from_millis(1_000);
 /// A change of the share by less than this much of the rate hurries nothing: 1%.
 const HURRY_PPB: u32 = 10_000_000;
+/// Where conserved tokens are scarce, they are kept for what may be wanted within this, about as long as it takes to get others.
+const KEEP_FOR_MS: u64 = 200;
+/// Conserved tokens that can be given up hurry a request when they are this part of what was last claimed.
+const HURRY_PART: u64 = 16;
 
 /// What a process wants of one cell, as counted by its gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +107,8 @@ struct Told {
     demand: u64,
     waiting: u64,
     used: u64,
+    /// Conserved tokens that it claimed.
+    claim: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -195,13 +201,17 @@ impl<L: Level> ClientCell<L> {
             self.mint.give_back_all(&self.level);
         }
         self.give_back_unused(now, demand);
+        self.mint.give_back(&self.level, self.idle(demand));
         self.mint.lower_cap(&self.level);
-        let acting =
-            self.mint.held().map(|held| Acting { name: held.name, share: held.share, cap: held.cap });
+        let acting = self.mint.claim(&self.level);
         let used = self.mint.used(&self.level);
-        self.told = Told { demand, waiting: self.wants.waiting, used };
+        let claim = self.claimed();
+        self.told = Told { demand, waiting: self.wants.waiting, used, claim };
         self.unacknowledged = false;
+        let out = self.mint.out(&self.level);
         let holds = self.mint.holds(&self.level);
+        // What is out beyond a cap is no debt: it comes back by itself.
+        let debt = if out > 0 { Amount::ZERO } else { -holds };
         CellReport {
             key: self.key.clone(),
             borrowed: self.borrowed,
@@ -209,7 +219,8 @@ impl<L: Level> ClientCell<L> {
             held: holds.at_least_zero().floor_to_milli(),
             used,
             returned: self.mint.returned(),
-            debt: (-holds).at_least_zero(),
+            debt: debt.at_least_zero(),
+            out,
             demand,
             waiting: self.wants.waiting,
             largest: self.wants.largest.max(1),
@@ -225,6 +236,21 @@ impl<L: Level> ClientCell<L> {
         if let Some(keep) = self.unused_share(now, demand) {
             self.mint.lower_share(&self.level, keep, now);
         }
+    }
+
+    /// Conserved tokens that nobody here is about to use.
+    fn idle(&self, demand: u64) -> u64 {
+        if !self.mint.held().is_some_and(|held| held.scarce) || self.wants.waiting > 0 {
+            return 0;
+        }
+        let there = u64::try_from(self.level.level()).unwrap_or(0);
+        there.saturating_sub(kept(demand))
+    }
+
+    /// Conserved tokens that the next request will claim.
+    fn claimed(&self) -> u64 {
+        let claim = self.mint.claim(&self.level).filter(|_| self.mint.conserves());
+        claim.map_or(0, |claim| u64::try_from(claim.cap.whole()).unwrap_or(0))
     }
 
     /// The share to keep when more than 30% of the one held is unused and that is more than 2% of the rate.
@@ -258,17 +284,26 @@ impl<L: Level> ClientCell<L> {
             if let Some(due) = self.due {
                 return Some(due);
             }
-            let news =
-                self.told.waiting == 0 || demand / 5 > self.told.demand / 4 || !self.mint.is_alive(now);
+            let news = self.told.waiting == 0
+                || demand / 5 > self.told.demand / 4
+                || !self.mint.is_alive(now)
+                || self.can_give_up(demand);
             return Some(if news { now.boot } else { last_sent + HUNGRY_AGAIN });
         }
-        (self.mint.is_alive(now) && self.unused_share(now, demand).is_some()).then_some(now.boot)
+        let lendable = self.unused_share(now, demand).is_some() || self.can_give_up(demand);
+        (self.mint.is_alive(now) && lendable).then_some(now.boot)
+    }
+
+    /// Whether there are conserved tokens here that others could use, and enough of them for a request of their own.
+    fn can_give_up(&self, demand: u64) -> bool {
+        let given_up = (self.told.claim + self.idle(demand)).saturating_sub(self.claimed());
+        given_up > self.told.claim / HURRY_PART
     }
 
     /// Whether a counted token has been used: its cap counts until the ledger hears of it, and where the burst is small
     /// nothing is minted meanwhile.
     fn has_used_counted(&self) -> bool {
-        let counted = self.mint.held().filter(|held| held.share == Share::ZERO);
+        let counted = self.mint.held().filter(|held| held.share == Share::ZERO && !held.policy.conserves());
         counted.is_some_and(|held| held.cap - self.mint.holds(&self.level).at_least_zero() >= Amount::ONE)
     }
 
@@ -292,7 +327,8 @@ impl<L: Level> ClientCell<L> {
                 self.mint.apply(&self.level, &arrival, terms);
                 if let Some(before) = before {
                     let less = before.share.saturating_sub(terms.share).ppb() > HURRY_PPB;
-                    let tighter = before.cap.scale_floor(3, 4) > terms.cap;
+                    let part = if terms.policy.conserves() { (31, 32) } else { (3, 4) };
+                    let tighter = before.cap.scale_floor(part.0, part.1) > terms.cap;
                     self.unacknowledged = less || tighter;
                 }
             }
@@ -398,7 +434,8 @@ impl<L: Level> Client<L> {
         }
         let at = self.next_request(now);
         if now.boot < at {
-            return Action::Idle { until: at };
+            let look = self.cells.iter().filter_map(|cell| cell.mint.next_look(now.boot)).min();
+            return Action::Idle { until: at.min(look.unwrap_or(at)) };
         }
         Action::Send(self.request(now, nonce))
     }
@@ -547,6 +584,13 @@ impl<L: Level> Client<L> {
         }
     }
 
+    /// What is out belongs to somebody else: to the process that this one was forked from.
+    pub fn forget_out(&mut self) {
+        for cell in &mut self.cells {
+            cell.mint.forget_out(&cell.level);
+        }
+    }
+
     /// Something urgent happened at the ledger: ask as soon as the gap allows.
     pub fn on_notice(&mut self) {
         for cell in &mut self.cells {
@@ -579,4 +623,9 @@ impl<L: Level> Client<L> {
             self.cells.iter().filter_map(|cell| cell.mint.held()).max_by_key(|held| held.received)?;
         Some(newest.granted + now.since(newest.received))
     }
+}
+
+/// Conserved tokens to keep for `demand` where they are scarce.
+pub(crate) fn kept(demand: u64) -> u64 {
+    clamp_u64(u128::from(demand) * u128::from(KEEP_FOR_MS) / 1_000_000_000)
 }

@@ -26,5 +26,7 @@ pub mod digest;
 pub mod ledger;
 pub mod limit;
 pub mod message;
+pub mod policy;
 pub mod rules;
+mod stock;
 pub mod units;

@@ -1,6 +1,7 @@
 //! What a limit is, and which values it may have.
 
 use crate::curve::{BURST_MAX, BurstCurve, PERIOD_MAX, PERIOD_MIN, RAMP_MAX, RATE_COUNT_MAX, RateCurve};
+use crate::policy::{BOUNDARIES_MAX, DRAIN_MAX, Policy, WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -36,6 +37,8 @@ pub struct CellKey {
 impl CellKey {
     /// The meter of a limit that names none.
     pub const METER: &'static str = "requests";
+    /// The meter of what is in flight, unless it is named otherwise.
+    pub const IN_FLIGHT: &'static str = "in_flight";
     /// The tier of a limit that has one only.
     pub const TIER: &'static str = "default";
 
@@ -77,8 +80,10 @@ pub struct CellConfig {
     pub key: CellKey,
     /// Tokens per time.
     pub rate: RateCurve,
-    /// The most tokens that may be used at once.
+    /// The most tokens that may be used at once; where tokens are conserved, all that there are.
     pub burst: BurstCurve,
+    /// How used tokens become usable again.
+    pub policy: Policy,
     /// How long a worker may act on one reply: from [`LEASE_MIN`] to [`LEASE_MAX`].
     pub lease: Span,
     /// Whether nobody can hold a lease of it from elsewhere. `false` for a limit that moved here from another group: it
@@ -194,6 +199,40 @@ pub fn check_ramp(ramp: Span) -> Result<(), OutOfRange> {
     Ok(())
 }
 
+/// Checks a policy against the lease under which it is used.
+///
+/// # Errors
+/// [`OutOfRange`] for fields `window`, `boundaries` and `drain`.
+pub fn check_policy(policy: &Policy, lease: Span) -> Result<(), OutOfRange> {
+    let ms = |span: Span| alloc::format!("{} ms", span.millis());
+    match policy {
+        Policy::TokenBucket => Ok(()),
+        Policy::SlidingWindow { window } if *window < WINDOW_MIN || *window > WINDOW_MAX => {
+            Err(out_of_range("window", ms(*window), "2 s to 31 days"))
+        }
+        Policy::SlidingWindow { window } if *window < lease => {
+            Err(out_of_range("window", ms(*window), "at least as long as the lease"))
+        }
+        Policy::SlidingWindow { .. } => Ok(()),
+        Policy::FixedWindow { boundaries } => {
+            let rising = boundaries.windows(2).all(|pair| pair[0] + lease <= pair[1]);
+            if boundaries.is_empty() || boundaries.len() > BOUNDARIES_MAX || !rising {
+                let given = alloc::format!("{} of them", boundaries.len());
+                return Err(out_of_range(
+                    "boundaries",
+                    given,
+                    "1 to 128 rising times, each a lease or more apart",
+                ));
+            }
+            Ok(())
+        }
+        Policy::InFlight { drain } if *drain > DRAIN_MAX => {
+            Err(out_of_range("drain", ms(*drain), "0 to 24 h"))
+        }
+        Policy::InFlight { .. } => Ok(()),
+    }
+}
+
 impl CellConfig {
     /// A limit with a constant rate and burst and one cell.
     pub fn constant(limit: &str, rate: crate::curve::Rate, burst: u64, lease: Span) -> CellConfig {
@@ -201,6 +240,7 @@ impl CellConfig {
             key: CellKey::of(limit),
             rate: RateCurve::constant(rate),
             burst: BurstCurve::constant(burst),
+            policy: Policy::TokenBucket,
             lease,
             fresh: true,
         }
@@ -222,7 +262,8 @@ impl CellConfig {
         }
         check_window(self.rate.start, self.rate.end)?;
         check_window(self.burst.start, self.burst.end)?;
-        check_lease(self.lease)
+        check_lease(self.lease)?;
+        check_policy(&self.policy, self.lease)
     }
 
     /// The burst now, in whole tokens: a larger cost can never be granted.

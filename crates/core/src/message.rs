@@ -3,6 +3,7 @@
 use crate::curve::RateCurve;
 use crate::digest::Digest;
 use crate::limit::CellKey;
+use crate::policy::Terms;
 use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -66,6 +67,8 @@ pub struct CellReport {
     pub returned: Amount,
     /// Debt at sending, zero or more.
     pub debt: Amount,
+    /// Conserved tokens that are out: in use, or used and not yet usable again.
+    pub out: u64,
     /// Wanted tokens a second, in millionths.
     pub demand: u64,
     /// Tokens that waiters want at sending.
@@ -132,6 +135,10 @@ pub struct LeaseTerms {
     pub rate: RateCurve,
     /// The burst now, in whole tokens: a larger cost is impossible.
     pub burst: u64,
+    /// How used tokens become usable again.
+    pub policy: Terms,
+    /// Others want more conserved tokens than there are: what nobody here is about to use shall come back at once.
+    pub scarce: bool,
     /// Only confirms what the request claimed; void when the lease before it has ended.
     pub confirm: bool,
     /// When to ask again for counted tokens, from the ledger's answer on; `None` when nothing is waited for, or when

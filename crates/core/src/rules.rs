@@ -87,12 +87,18 @@ rules! {
     VersionsNeverRestart = "versions-never-restart", 12;
     /// What is borrowed counts at the lender.
     BorrowedCountsAtLender = "borrowed-counts-at-lender", 13;
+    /// Conserved tokens of a lease that ended without a word count as used at its end.
+    EndedCountsAsUsed = "ended-counts-as-used", 14;
+    /// A worker counts with what it has out, also when it may hold less by now.
+    OutCounts = "out-counts", 14;
+    /// After recovery, conserved tokens that nobody claimed count as used at its end.
+    UnclaimedCountsAsUsed = "unclaimed-counts-as-used", 14;
 }
 
 /// The set of rules in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    off: u32,
+    off: u64,
 }
 
 impl Rules {
@@ -101,11 +107,11 @@ impl Rules {
 
     /// All rules but one, to show what it is for.
     pub const fn without(rule: Rule) -> Rules {
-        Rules { off: 1 << rule as u32 }
+        Rules { off: 1 << rule as u64 }
     }
     /// Whether `rule` is in force.
     pub const fn keeps(self, rule: Rule) -> bool {
-        self.off & (1 << rule as u32) == 0
+        self.off & (1 << rule as u64) == 0
     }
     /// Whether every rule is in force.
     pub const fn is_complete(self) -> bool {

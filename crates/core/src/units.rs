@@ -234,6 +234,10 @@ impl Share {
     pub fn saturating_add(self, other: Share) -> Share {
         Share(self.0.saturating_add(other.0).min(Self::ONE.0))
     }
+    /// Half of it, rounded down.
+    pub const fn half(self) -> Share {
+        Share(self.0 / 2)
+    }
     /// `amount` (per second, say) times this share, rounded down.
     pub fn of(self, amount: u64) -> u64 {
         clamp_u64(u128::from(amount) * u128::from(self.0) / u128::from(Self::ONE.0))

@@ -3,53 +3,28 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-use std::cell::Cell as StdCell;
-use tollgate_core::bucket::{Arrival, Level, Mint, Now, admit, after_taking};
+use tollgate_core::bucket::{Arrival, Level as _, Mint, Now, PlainLevel, admit};
 use tollgate_core::client::{Action, Client};
 use tollgate_core::curve::{Rate, RateCurve};
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Ended, STRICT_MAX, Settle};
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
 use tollgate_core::message::{Incarnation, LeaseName, LeaseTerms};
+use tollgate_core::policy::Terms;
 use tollgate_core::rules::Rules;
 use tollgate_core::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
 
 const DAY: u64 = 24 * 3_600;
 
-#[derive(Default)]
-struct Count {
-    level: StdCell<i64>,
-    expiry: StdCell<BootTime>,
-}
-
-impl Level for Count {
-    fn level(&self) -> i64 {
-        self.level.get()
-    }
-    fn take(&self, cost: u64) -> bool {
-        let left = after_taking(self.level.get(), cost);
-        left.inspect(|left| self.level.set(*left)).is_some()
-    }
-    fn add(&self, tokens: i64) {
-        self.level.set(self.level.get() + tokens);
-    }
-    fn expiry(&self) -> BootTime {
-        self.expiry.get()
-    }
-    fn set_expiry(&self, expiry: BootTime) {
-        self.expiry.set(expiry);
-    }
-}
-
 /// A worker's bucket with all of a limit, at a clock that the test sets.
 struct Bucket {
     mint: Mint,
-    level: Count,
+    level: PlainLevel,
 }
 
 impl Bucket {
     fn new(rate: Rate, cap: u64, tokens: u64) -> Bucket {
-        let mut bucket = Bucket { mint: Mint::new(Rules::ALL), level: Count::default() };
+        let mut bucket = Bucket { mint: Mint::new(Rules::ALL), level: PlainLevel::default() };
         let terms = LeaseTerms {
             share: Share::ONE,
             cap: Amount::tokens(cap),
@@ -57,6 +32,8 @@ impl Bucket {
             duration: Span::from_secs(100_000),
             rate: RateCurve::constant(rate),
             burst: cap,
+            policy: Terms::Minted,
+            scarce: false,
             confirm: false,
             due: None,
         };
@@ -278,6 +255,7 @@ fn a_wrong_figure_for_debt_does_not_close_a_limit_for_good() {
         used: 0,
         returned: Amount::ZERO,
         debt: Amount::tokens(u64::MAX),
+        out: 0,
         demand: 0,
         waiting: 0,
         largest: 1,
@@ -300,8 +278,8 @@ fn a_wrong_figure_for_debt_does_not_close_a_limit_for_good() {
 fn a_seq_that_somebody_else_sent_ahead_makes_a_new_incarnation() {
     use tollgate_core::client::{AfterRefusal, Client};
     use tollgate_core::message::{Incarnation, RequestError};
-    let mut client: Client<Count> = Client::new(Incarnation(1), "w", 1);
-    client.add_cell(CellKey::of("api"), false, Count::default());
+    let mut client: Client<PlainLevel> = Client::new(Incarnation(1), "w", 1);
+    client.add_cell(CellKey::of("api"), false, PlainLevel::default());
     client.poll(at(0), 1);
     let after = client.on_refusal(at(10), RequestError::Stale { newest: u64::MAX });
     assert_eq!(after, AfterRefusal::Reincarnate);
@@ -359,11 +337,11 @@ fn a_fleet_that_is_refused_together_comes_back_at_the_pace_that_it_was_given() {
     let version = Version { run: 1, n: 1 };
     let configure = Configure { version, settings: Settings::default(), cells: vec![limit] };
     ledger.apply(LedgerTime(0), Input::Configure(configure));
-    let mut fleet: Vec<Client<Count>> = (0..100u64)
+    let mut fleet: Vec<Client<PlainLevel>> = (0..100u64)
         .map(|n| {
             let mut client =
                 Client::new(Incarnation(u128::from(n) + 1), "w", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            client.add_cell(CellKey::of("api"), false, Count::default());
+            client.add_cell(CellKey::of("api"), false, PlainLevel::default());
             client
         })
         .collect();
@@ -401,7 +379,7 @@ fn a_fleet_that_is_refused_together_comes_back_at_the_pace_that_it_was_given() {
 #[test]
 fn a_reply_whose_time_was_read_before_a_refill_mints_nothing_twice() {
     let mint = |at_refill: u64, at_reply: u64| {
-        let (level, mut mint) = (Count::default(), Mint::new(Rules::ALL));
+        let (level, mut mint) = (PlainLevel::default(), Mint::new(Rules::ALL));
         let now = |at: u64| Now { boot: BootTime(at), wall: WallTime(at) };
         let arrival = |at: u64| Arrival {
             now: now(at),
@@ -417,6 +395,8 @@ fn a_reply_whose_time_was_read_before_a_refill_mints_nothing_twice() {
             duration: Span::from_secs(10),
             rate: RateCurve::constant(Rate::per_second(100)),
             burst: 100,
+            policy: Terms::Minted,
+            scarce: false,
             confirm: false,
             due: None,
         };

@@ -10,7 +10,8 @@ use tollgate_core::curve::BurstCurve;
 use tollgate_core::ledger::Input;
 use tollgate_core::ledger::strict::{AcquireOutcome, Settle};
 use tollgate_core::limit::{CellConfig, CellKey, counted};
-use tollgate_core::message::{Acting, CellOutcome, CellReport, Request};
+use tollgate_core::message::{CellOutcome, CellReport, Request};
+use tollgate_core::policy::Terms;
 use tollgate_core::rules::Rules;
 use tollgate_core::units::{Amount, Share, Span};
 
@@ -109,7 +110,10 @@ impl Machine {
         if !self.owed.is_empty() {
             self.settle_debts();
         }
-        let quiet = matches!(step.op, Op::Spend { .. } | Op::Want { .. } | Op::Ask { .. } | Op::Use { .. });
+        let quiet = matches!(
+            step.op,
+            Op::Spend { .. } | Op::Release { .. } | Op::Want { .. } | Op::Ask { .. } | Op::Use { .. }
+        );
         if !quiet && self.found.is_none() {
             step.op.workers().for_each(|name| self.look_at(name));
             // The sums so far still count leases that have ended since: what is within them is right.
@@ -154,6 +158,9 @@ impl Machine {
                 self.world.deliver_up(name, Up::Report(report));
             }
             Op::Spend { name, cell, tokens, pause } => return self.spend(name, *cell, *tokens, *pause),
+            Op::Release { name, cell, tokens, from, generation } => {
+                self.world.release(name, *cell, *tokens, *from, Some(*generation)).ok()?;
+            }
             Op::Give { name, cell, tokens } => {
                 let cell = self.world.running(name).ok()?.client.cell_mut(*cell)?;
                 let (mint, level) = cell.bucket();
@@ -234,7 +241,7 @@ impl Machine {
         let mut configs: BTreeMap<CellKey, CellConfig> =
             cells.iter().map(|config| (config.key.clone(), config.clone())).collect();
         for (key, old) in &self.configs {
-            let until = now + counted(old.lease).0;
+            let until = now + counted(old.lease).0 + old.policy.drain().0;
             let bursts = self.bursts.entry(key.clone()).or_default();
             bursts.retain(|(until, _)| now < *until);
             bursts.push((until, old.burst));
@@ -293,8 +300,7 @@ impl Machine {
     fn report(&self, name: &str) -> Option<Request> {
         let worker = self.world.worker(name).ok()?;
         let cells = worker.client.cells().iter().map(|cell| {
-            let acting =
-                cell.mint().held().map(|held| Acting { name: held.name, share: held.share, cap: held.cap });
+            let acting = cell.mint().claim(cell.level());
             CellReport {
                 key: cell.key().clone(),
                 borrowed: cell.is_borrowed(),
@@ -303,6 +309,7 @@ impl Machine {
                 used: cell.mint().used(cell.level()),
                 returned: cell.mint().returned(),
                 debt: Amount::ZERO,
+                out: cell.mint().out(cell.level()),
                 demand: 0,
                 waiting: 0,
                 largest: 1,
@@ -369,7 +376,7 @@ impl Machine {
         let key = bucket.key().clone();
         let (mint, level) = bucket.bucket();
         mint.overdraw(level, tokens);
-        self.world.books.get_mut(&key)?.admit(&who, now, there);
+        self.world.books.get_mut(&key)?.admit(&who, now, there, Terms::Minted);
         if tokens > there {
             self.owed.insert((name.to_string(), cell), tokens - there);
             self.debt_max = self.debt_max.max(tokens - there);
@@ -390,7 +397,7 @@ impl Machine {
             if paid > 0
                 && let Some(book) = world.books.get_mut(bucket.key())
             {
-                book.admit(&who, now, paid);
+                book.admit(&who, now, paid, Terms::Minted);
             }
             if owes.min(owed) > 0 {
                 left.insert((name, cell), owes.min(owed));

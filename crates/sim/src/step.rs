@@ -1,10 +1,12 @@
 //! What can be done to a world, one thing at a time. A run is a list of these, and can be done again without those that
 //! a violation doesn't need.
 
+use crate::world::LEDGER_ZERO;
 use std::fmt;
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::strict::Acquire;
 use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::{Share, Span};
 
 /// Something done at a time.
@@ -59,6 +61,14 @@ pub enum Op {
         cell: usize,
         tokens: Option<u64>,
         pause: Span,
+    },
+    /// Work that began at true time `from` ends.
+    Release {
+        name: String,
+        cell: usize,
+        tokens: u64,
+        from: u64,
+        generation: u32,
     },
     Give {
         name: String,
@@ -136,6 +146,7 @@ impl Op {
             | Op::Deliver { name, .. }
             | Op::Report { name }
             | Op::Spend { name, .. }
+            | Op::Release { name, .. }
             | Op::Give { name, .. }
             | Op::Refund { name, .. }
             | Op::Overdraw { name, .. }
@@ -180,6 +191,7 @@ impl fmt::Display for Op {
                     write!(f, " {}", short(&config.key))?;
                     write!(f, " rate={} burst={}", rate(config.rate), burst(config.burst))?;
                     write!(f, " lease={}us", config.lease.0)?;
+                    policy(f, &config.policy)?;
                 }
                 version.map_or(Ok(()), |version| write!(f, " version={version}"))
             }
@@ -200,6 +212,7 @@ impl fmt::Display for Op {
                 let pause = if pause.0 > 0 { format!(" pause={}us", pause.0) } else { String::new() };
                 write!(f, "spend {name} {tokens}{pause}{cell}")
             }
+            Op::Release { name, tokens, from, .. } => write!(f, "release {name} {tokens} from={from}us"),
             Op::Give { name, tokens, .. } => write!(f, "give {name} {tokens}"),
             Op::Refund { name, tokens, charged, .. } => {
                 write!(f, "refund {name} {tokens} charged={charged}us")
@@ -230,6 +243,22 @@ impl fmt::Display for Op {
             Op::Amnesia => f.write_str("ledger amnesia"),
             Op::StepClock { by } => write!(f, "ledger step by={by:+}us"),
         }
+    }
+}
+
+fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
+    match policy {
+        Policy::TokenBucket => Ok(()),
+        Policy::SlidingWindow { window } => write!(f, " window={}us", window.0),
+        Policy::FixedWindow { boundaries } => {
+            f.write_str(" boundaries=")?;
+            for (index, boundary) in boundaries.iter().enumerate() {
+                let at = i128::from(boundary.0) - LEDGER_ZERO;
+                write!(f, "{}{at}us", if index > 0 { "," } else { "" })?;
+            }
+            Ok(())
+        }
+        Policy::InFlight { drain } => write!(f, " drain={}us", drain.0),
     }
 }
 

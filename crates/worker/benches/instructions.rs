@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use tollgate_core::bucket::{Level, Now};
+use tollgate_core::bucket::{Now, PlainLevel};
 use tollgate_core::client::{Action, Client};
 use tollgate_core::curve::Rate;
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
@@ -97,38 +97,12 @@ fn acquire() {
     counted(|| assert!(black_box(limit.try_acquire(1)).is_ok()));
 }
 
-/// A level for one thread.
-#[derive(Default)]
-struct Plain {
-    tokens: std::cell::Cell<i64>,
-    expiry: std::cell::Cell<u64>,
-}
-
-impl Level for Plain {
-    fn level(&self) -> i64 {
-        self.tokens.get()
-    }
-    fn take(&self, cost: u64) -> bool {
-        let rest = tollgate_core::bucket::after_taking(self.tokens.get(), cost);
-        rest.inspect(|rest| self.tokens.set(*rest)).is_some()
-    }
-    fn add(&self, tokens: i64) {
-        self.tokens.set(self.tokens.get().saturating_add(tokens));
-    }
-    fn expiry(&self) -> BootTime {
-        BootTime(self.expiry.get())
-    }
-    fn set_expiry(&self, expiry: BootTime) {
-        self.expiry.set(expiry.0);
-    }
-}
-
 /// A worker asks for ten limits, the ledger answers, the worker takes the answer in.
 fn heartbeat() {
     let mut ledger = ledger(LIMITS);
     let mut client = Client::new(Incarnation(7), "w", 7);
     for limit in 0..LIMITS {
-        client.add_cell(CellKey::of(&name(limit)), false, Plain::default());
+        client.add_cell(CellKey::of(&name(limit)), false, PlainLevel::default());
     }
     let mut us = 0;
     let mut round = || {

@@ -3,16 +3,16 @@
 use crate::error::{AcquireError, Reason};
 use crate::limit::{Cell, Limit};
 use crate::permit::Permit;
-use crate::queue::{Verdict, duration};
+use crate::queue::{At, Queue, RETRY_STARTING, Verdict, duration};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 use tollgate_core::bucket::Level;
-use tollgate_core::units::BootTime;
+use tollgate_core::units::{BootTime, Span};
 
 /// A question for a permit: await it.
 ///
@@ -133,7 +133,10 @@ impl Acquiring {
             drop(queue);
             return Poll::Ready(Err(cell.refusal(verdict, cost, facts.hint_of(verdict, tokens, level, now))));
         }
-        let number = queue.enter(cost, cx.waker().clone());
+        // By the gate's clock; one that is too far away for it is none.
+        let until = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let until = until.and_then(|left| u64::try_from(left.as_micros()).ok()).map(|left| now + Span(left));
+        let number = queue.enter(cost, cx.waker().clone(), until);
         cell.level.set_waiting(queue.present());
         drop(queue);
         cell.core.kick.notify_one();
@@ -166,17 +169,15 @@ struct Place {
 impl Place {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
         let cell = &self.cell;
+        if let Some(refusal) = cell.refusal_elsewhere(self.cost) {
+            return Poll::Ready(Err(refusal));
+        }
         let mut queue = cell.queue();
-        let _old_waker = queue.come(self.number, cx.waker());
-        let turn = queue.is_turn(self.number);
-        if turn && let Some(admitted) = cell.take(self.cost) {
-            let _own_waker = queue.leave(self.number);
-            cell.level.set_waiting(queue.present());
-            // The next in line is woken at once when its tokens are there; else the keeper finds out when.
-            let next = queue.serve(cell.level.level(), admitted.at);
-            drop(queue);
-            next.wake.into_iter().for_each(std::task::Waker::wake);
-            cell.core.kick.notify_one();
+        let (place, _old_waker) = queue.come(self.number, cx.waker());
+        if place == At::Front
+            && let Some(admitted) = cell.take(self.cost)
+        {
+            self.leave(queue, admitted.at);
             cell.counts.waited.fetch_add(1, Ordering::Relaxed);
             cell.counts.waited_us.fetch_add(admitted.at.since(self.since).0, Ordering::Relaxed);
             return Poll::Ready(Ok(cell.permit(self.cost, admitted)));
@@ -184,21 +185,43 @@ impl Place {
         cell.level.set_waiting(queue.present());
         let now = cell.core.clock.boot();
         let (facts, level) = (queue.facts, cell.level.level());
-        let verdict = facts.verdict(self.cost, level, Some(self.number), now);
-        drop(queue);
-        match verdict {
-            Some(verdict) => {
-                let hint = facts.hint_of(verdict, self.cost, level, now);
-                Poll::Ready(Err(cell.refusal(verdict, self.cost, hint)))
+        let verdict = match place {
+            // Its place is in another process: this one was forked.
+            At::Nowhere => Some(Verdict::Refused(Reason::Starting)),
+            At::TooFarBack => Some(Verdict::Refused(Reason::Deadline)),
+            At::Front | At::Back => facts.verdict(self.cost, level, Some(self.number), now),
+        };
+        let Some(verdict) = verdict else {
+            drop(queue);
+            if place == At::Front {
+                // Somebody else may have been minting just now: the keeper looks again.
+                cell.core.kick.notify_one();
             }
-            None => {
-                if turn {
-                    // Somebody else may have been minting just now: the keeper looks again.
-                    cell.core.kick.notify_one();
-                }
-                Poll::Pending
-            }
+            return Poll::Pending;
+        };
+        let tokens = queue.ahead_of(self.number).saturating_add(self.cost);
+        if verdict == Verdict::Refused(Reason::Deadline) {
+            // Other refusals are told to the coordinator as what they are.
+            queue.abandoned = queue.abandoned.saturating_add(self.cost);
         }
+        self.leave(queue, now);
+        cell.counts.gave_up.fetch_add(1, Ordering::Relaxed);
+        let hint = match place {
+            At::Nowhere => Some(RETRY_STARTING),
+            _ => facts.hint_of(verdict, tokens, level, now),
+        };
+        Poll::Ready(Err(cell.refusal(verdict, self.cost, hint)))
+    }
+
+    /// Gets out of line. Whoever comes next is woken at once when its tokens are there; else the keeper finds out when.
+    fn leave(&self, mut queue: MutexGuard<'_, Queue>, now: BootTime) {
+        let cell = &self.cell;
+        let _own_waker = queue.leave(self.number);
+        cell.level.set_waiting(queue.present());
+        let next = queue.serve(cell.level.level(), now);
+        drop(queue);
+        next.wake.into_iter().for_each(std::task::Waker::wake);
+        cell.core.kick.notify_one();
     }
 
     fn give_up(self, reason: Reason) -> AcquireError {
@@ -216,18 +239,16 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let cell = &self.cell;
+        // In a forked child somebody who is gone may hold the lock, and the place is the parent's.
+        if !cell.core.home.is_here() {
+            return;
+        }
         let mut queue = cell.queue();
-        let before = queue.len();
-        let _own_waker = queue.leave(self.number);
-        if queue.len() == before {
+        if !queue.has(self.number) {
             return;
         }
         queue.abandoned = queue.abandoned.saturating_add(self.cost);
-        cell.level.set_waiting(queue.present());
-        let next = queue.serve(cell.level.level(), cell.core.clock.boot());
-        drop(queue);
-        next.wake.into_iter().for_each(std::task::Waker::wake);
+        self.leave(queue, cell.core.clock.boot());
         cell.counts.gave_up.fetch_add(1, Ordering::Relaxed);
-        cell.core.kick.notify_one();
     }
 }

@@ -82,6 +82,27 @@ impl Reason {
             Reason::ShuttingDown => "the gate was shut down",
         }
     }
+
+    /// What to do about it, in words for people.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Reason::Empty => "wait with `acquire`, or see `tollgate explain` for who holds the rest",
+            Reason::Queued => "wait in line with `acquire`; if it takes long, see `tollgate explain`",
+            Reason::NoQuota => "set a rate with `tollgate limit set --rate`",
+            Reason::Starting => {
+                "wait a moment; if it stays so, is `tollgate serve` running and Temporal reachable from here?"
+            }
+            Reason::Recovering => "wait; `tollgate status` says until when",
+            Reason::CoordinatorLost => {
+                "see that `tollgate serve` runs and that Temporal is reachable from here"
+            }
+            Reason::Evicted => "restart this process to let it ask again",
+            Reason::GroupFull => "stop workers, or move limits to another group",
+            Reason::QueueFull => "send fewer callers, or raise the bound in the gate's options",
+            Reason::Deadline => "allow more time, or see `tollgate explain` for what it waits for",
+            Reason::ShuttingDown => "ask another process",
+        }
+    }
 }
 
 /// No permit now, and when to come back.
@@ -96,7 +117,7 @@ pub struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason.text())
+        write!(f, "{}; {}", self.reason.text(), self.reason.help())
     }
 }
 
@@ -259,5 +280,21 @@ impl TransportError {
             | TransportError::Unreachable(_) => true,
             TransportError::Rejected(_) | TransportError::Unreadable(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        for reason in Reason::ALL {
+            let text = Refused { reason, retry_after: None }.to_string();
+            let (why, help) = text.split_once("; ").unwrap();
+            assert_eq!((why, help), (reason.text(), reason.help()));
+            assert!(!why.is_empty() && !help.is_empty() && !text.ends_with('.'), "{text}");
+        }
+        assert!(Reason::CoordinatorLost.help().contains("tollgate serve"));
     }
 }

@@ -7,24 +7,25 @@ use crate::error::{AcquireError, ConnectError, TransportError};
 use crate::fork::Home;
 use crate::keeper::Keeper;
 use crate::level::SharedLevel;
-use crate::limit::{Cell, Core, Limit};
+use crate::limit::{Cell, Core, Limit, is_locked};
 use crate::notice;
-use crate::options::Options;
+use crate::options::{Messages, Options};
 use crate::queue::Name;
-use crate::random::{self, Spread};
+use crate::random::{Identities, Spread};
 use crate::state::{Coordinator, GateState, limit_state};
-use crate::transport::{TemporalTransport, Transport};
+use crate::transport::{SignalTransport, TemporalTransport, Transport};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 use temporalio_client::Client;
 use tokio::sync::{Notify, watch};
 use tollgate_core::bucket::Level;
 use tollgate_core::client;
-use tollgate_core::limit::{CellKey, check_name};
+use tollgate_core::limit::{CellKey, check_label, check_name};
 use tollgate_core::message::{CELLS_PER_REQUEST_MAX, Incarnation};
-use tollgate_core::units::BootTime;
+use tollgate_core::units::{BootTime, LedgerTime, Span};
 use tollgate_workflows::wire::lease::incarnation_text;
 
 /// [`Gate::connect`] waits this long for a first answer, so that what follows finds a lease; then it goes on without.
@@ -45,16 +46,32 @@ impl Gate {
     /// [`ConnectError`]: options out of range, or no runtime, randomness, log file or thread to be had.
     pub async fn connect(client: Client, options: Options) -> Result<Gate, ConnectError> {
         options.check()?;
-        let transport = TemporalTransport::new(&client, &options.group, options.request_timeout);
+        let (group, timeout) = (&options.group, options.request_timeout);
+        let by_signals = (options.messages == Messages::Signals)
+            .then(|| Arc::new(SignalTransport::new(&client, group, timeout)));
+        let transport: Arc<dyn Transport> = match &by_signals {
+            Some(transport) => transport.clone(),
+            None => Arc::new(TemporalTransport::new(&client, group, timeout)),
+        };
         let notices = options.notices;
-        let gate = Gate::with_transport(Arc::new(transport), options)?;
+        let gate = Gate::with_transport(transport, options)?;
         if notices {
-            notice::listen(client, gate.0.shared.clone()).map_err(ConnectError::Thread)?;
+            notice::listen(client, gate.0.shared.clone(), by_signals).map_err(ConnectError::Thread)?;
         }
-        let mut heard = gate.0.shared.heard.subscribe();
+        gate.first_answer().await;
+        Ok(gate)
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// Waits for the first answer, or for the lack of one.
+    pub(crate) async fn first_answer(&self) {
+        let mut heard = self.0.shared.heard.subscribe();
         // No answer is fine, and so is a keeper that has ended.
         let _outcome = tokio::time::timeout(FIRST_ANSWER, heard.wait_for(|heard| *heard)).await;
-        Ok(gate)
     }
 
     /// The same over any other transport, without notices, and without waiting.
@@ -65,8 +82,9 @@ impl Gate {
         options.check()?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
         let no_randomness = |error: getrandom::Error| ConnectError::NoRandomness(error.to_string());
-        let incarnation = random::incarnation().map_err(no_randomness)?;
-        let seed = random::nonce().map_err(no_randomness)?;
+        let identities = Identities::new(options.seed);
+        let incarnation = identities.incarnation().map_err(no_randomness)?;
+        let seed = identities.nonce().map_err(no_randomness)?;
         let worker = options.worker_name();
         let log = options.admission_log.as_ref().map(|path| {
             AdmissionLog::open(path).map_err(|error| ConnectError::AdmissionLog { path: path.clone(), error })
@@ -78,6 +96,7 @@ impl Gate {
             home: Home::here().map_err(no_randomness)?,
             kick: Notify::new(),
             spread: Spread::new(seed),
+            identities,
             log: log.transpose()?,
             waiters_max: options.waiters_max,
         };
@@ -88,13 +107,14 @@ impl Gate {
             core: Arc::new(core),
             cells: RwLock::default(),
             status: Mutex::new(status),
+            ledger: Mutex::new(None),
             ending: AtomicU8::new(Ending::No as u8),
             incarnation: watch::Sender::new(Some(incarnation)),
             heard: watch::Sender::new(false),
             ended: watch::Sender::new(None),
         });
         for limit in &options.limits {
-            shared.cell(limit);
+            shared.cell(limit, CellKey::METER);
         }
         let keeper = runtime.spawn(Keeper::new(shared.clone(), transport, options.request_timeout).run());
         let watched = shared.clone();
@@ -110,13 +130,22 @@ impl Gate {
 
     /// A handle for one limit. It is leased from now on; asking for it the first time waits for one round trip.
     pub fn limit(&self, name: &str) -> Limit {
-        Limit { cell: self.0.shared.cell(name), _gate: self.0.clone() }
+        self.meter(name, CellKey::METER)
+    }
+
+    /// The same for one of several meters of a limit, such as `in_flight`: each is asked for by itself.
+    pub fn meter(&self, name: &str, meter: &str) -> Limit {
+        Limit { cell: self.0.shared.cell(name, meter), gate: self.0.clone() }
     }
 
     /// Asks for a permit and waits for it: see [`Acquire`]. Looks the limit up by name: keep a [`Gate::limit`] where
     /// that matters.
     pub fn acquire(&self, name: &str) -> Acquire {
         self.limit(name).acquire()
+    }
+
+    pub(crate) fn group(&self) -> &str {
+        &self.0.shared.group
     }
 
     /// Something urgent happened at the coordinator: asks it at once, whatever is planned. For those who take notices
@@ -127,26 +156,7 @@ impl Gate {
 
     /// The state now. Locks briefly: not for hot paths.
     pub fn state(&self) -> GateState {
-        let shared = &self.0.shared;
-        let now = shared.core.clock.now();
-        let cells = shared.in_order();
-        let client = shared.core.client();
-        let limits = cells.iter().filter_map(|cell| {
-            let leased = client.cells().get(cell.index?)?;
-            Some(limit_state(cell, leased, now))
-        });
-        let limits = limits.collect();
-        let incarnation = incarnation_text(client.incarnation());
-        drop(client);
-        let status = shared.status();
-        GateState {
-            group: shared.group.clone(),
-            worker: shared.worker.clone(),
-            incarnation,
-            coordinator: status.coordinator.clone(),
-            coordinator_since: Duration::from_micros(now.boot.since(status.since).0),
-            limits,
-        }
+        self.0.shared.state()
     }
 
     /// Stops for good: grants nothing more, refuses who waits, and gives back what is held, so that others have it at
@@ -157,6 +167,10 @@ impl Gate {
     pub async fn shutdown(&self) -> Result<(), TransportError> {
         let shared = &self.0.shared;
         shared.end(Ending::Revoke);
+        if !shared.core.home.is_here() {
+            // A forked child holds nothing, and may have nobody who would answer.
+            return Ok(());
+        }
         let mut ended = shared.ended.subscribe();
         let result = ended.wait_for(Option::is_some).await;
         result.map_or(Ok(()), |result| result.clone().unwrap_or(Ok(())))
@@ -184,7 +198,7 @@ impl Gate {
 /// What keeps the keeper going: its drop ends it.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Drop for Inner {
@@ -212,6 +226,31 @@ pub(crate) struct Status {
     pub since: BootTime,
 }
 
+/// What an answer told of the ledger's time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    /// When its request was first sent: the ledger wrote `at` later than this.
+    pub sent: BootTime,
+    pub at: LedgerTime,
+    /// From then until the answer was there.
+    pub took: Span,
+}
+
+/// An answer that is older than this says nothing of the ledger's time any more: clocks may have drifted by 60 ms.
+const HEARD_MAX: Span = Span::from_secs(60);
+
+impl Heard {
+    /// Until when, by the process's clock, it is surely before `until` at the ledger.
+    fn until(self, until: LedgerTime, now: BootTime) -> Option<BootTime> {
+        let age = now.since(self.sent);
+        // At the latest, it is this late at the ledger: its clock may run faster by as much as clocks may disagree.
+        let latest = self.at + age + age.scale_ceil(1, 1_000);
+        let left = until.since(latest);
+        let left = Span(left.0.saturating_sub(left.0 / 1_000));
+        (age <= HEARD_MAX && left > Span::ZERO).then(|| now + left)
+    }
+}
+
 /// What gate and keeper share.
 pub(crate) struct Shared {
     pub group: String,
@@ -219,6 +258,7 @@ pub(crate) struct Shared {
     pub core: Arc<Core>,
     cells: RwLock<Cells>,
     status: Mutex<Status>,
+    ledger: Mutex<Option<Heard>>,
     ending: AtomicU8,
     /// Who this is; `None` when the keeper has ended.
     pub incarnation: watch::Sender<Option<Incarnation>>,
@@ -246,7 +286,11 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     /// The cell of a limit, leased from now on.
-    fn cell(&self, name: &str) -> Arc<Cell> {
+    fn cell(&self, limit: &str, meter: &str) -> Arc<Cell> {
+        // No limit's name has a line break.
+        let name: Cow<'_, str> =
+            if meter == CellKey::METER { limit.into() } else { format!("{meter}\n{limit}").into() };
+        let name = name.as_ref();
         let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = cells.by_name.get(name) {
             return cell.clone();
@@ -256,8 +300,10 @@ impl Shared {
         if let Some(cell) = cells.by_name.get(name) {
             return cell.clone();
         }
-        let limit: Name = name.into();
-        let fault = if let Err(error) = check_name("limit", name) {
+        let key = CellKey { meter: meter.to_owned(), ..CellKey::of(limit) };
+        let limit: Name =
+            if meter == CellKey::METER { limit.into() } else { format!("{limit} [{meter}]").into() };
+        let fault = if let Err(error) = check_name("limit", &key.limit).and(check_label("meter", meter)) {
             Some(AcquireError::InvalidLimit(error))
         } else if cells.in_order.len() >= CELLS_PER_REQUEST_MAX {
             Some(AcquireError::TooManyLimits { limit: limit.clone(), max: CELLS_PER_REQUEST_MAX })
@@ -269,17 +315,48 @@ impl Shared {
             return Arc::new(Cell::new(limit, None, fault, level, self.core.clone()));
         }
         let level = SharedLevel(Arc::new(self.core.level(true)));
-        let index = self.core.client().add_cell(CellKey::of(name), false, level.clone());
+        let index = self.core.client().add_cell(key, false, level.clone());
         let cell = Cell::new(limit.clone(), Some(index), None, level.0, self.core.clone());
         if self.ending() != Ending::No {
             cell.queue().facts.stopped = true;
         }
         let cell = Arc::new(cell);
-        cells.by_name.insert(limit, cell.clone());
+        cells.by_name.insert(name.into(), cell.clone());
         cells.in_order.push(cell.clone());
         drop(cells);
         self.core.kick.notify_one();
         cell
+    }
+
+    /// The state now.
+    pub(crate) fn state(&self) -> GateState {
+        let now = self.core.clock.now();
+        let cells = self.in_order();
+        let client = self.core.client();
+        let limits = cells.iter().filter_map(|cell| {
+            let leased = client.cells().get(cell.index?)?;
+            Some(limit_state(cell, leased, now))
+        });
+        let limits = limits.collect();
+        let incarnation = incarnation_text(client.incarnation());
+        drop(client);
+        let status = self.status();
+        GateState {
+            group: self.group.clone(),
+            worker: self.worker.clone(),
+            incarnation,
+            coordinator: status.coordinator.clone(),
+            round_trip: self.ledger().map(|heard| Duration::from_micros(heard.took.0)),
+            coordinator_since: Duration::from_micros(now.boot.since(status.since).0),
+            limits,
+        }
+    }
+
+    /// Whether no thread is in the middle of anything that a keeper needs.
+    pub(crate) fn is_at_rest<'a>(&self, mut cells: impl Iterator<Item = &'a Arc<Cell>>) -> bool {
+        let list = !matches!(self.cells.try_write(), Err(TryLockError::WouldBlock));
+        let locked = is_locked(&self.core.client) || is_locked(&self.status);
+        list && !locked && cells.all(|cell| cell.is_at_rest())
     }
 
     pub(crate) fn in_order(&self) -> Vec<Arc<Cell>> {
@@ -294,6 +371,16 @@ impl Shared {
 
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Option<Heard>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when, by the process's clock, it is surely before `until` at the ledger; `None` if that can't be said.
+    pub(crate) fn surely_before(&self, until: LedgerTime) -> Option<BootTime> {
+        let heard = (*self.ledger())?;
+        heard.until(until, self.core.clock.now().boot)
     }
 
     pub(crate) fn notice(&self) {
@@ -340,5 +427,21 @@ impl Shared {
         drop(status);
         self.incarnation.send_replace(None);
         self.heard.send_replace(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permit_of_the_ledgers_time_ends_early_on_this_clock_and_not_by_hearsay() {
+        let heard = Heard { sent: BootTime(1_000_000), at: LedgerTime(500_000_000), took: Span::ZERO };
+        let until = |until: u64, now: u64| heard.until(LedgerTime(until), BootTime(now));
+        // The answer took up to 10 ms, so at the ledger it may be that late already: of 5 s, 4.99 are sure.
+        let end = until(505_000_000, 1_010_000).unwrap();
+        assert!(end < BootTime(1_000_000 + 5_000_000) && end > BootTime(1_000_000 + 4_980_000), "{end:?}");
+        assert_eq!(until(500_000_000, 1_010_000), None, "it is over");
+        assert_eq!(until(u64::MAX / 2, 1_000_001 + HEARD_MAX.0), None, "nothing was heard for too long");
     }
 }

@@ -3,16 +3,19 @@
 use crate::error::AcquireError;
 use crate::gate::Gate;
 use crate::limit::Limit;
-use crate::permit::Outcome;
+use crate::permit::{CurrentPermit, Outcome};
 use futures_util::FutureExt;
 use std::collections::HashMap;
 use std::time::Duration;
 use temporalio_common::error::{ApplicationErrorCategory, ApplicationFailure};
 use temporalio_sdk::activities::{ActivityError, ActivityInfo};
 use temporalio_sdk::interceptors::{
-    ActivityInboundInterceptor, ExecuteActivityInput, ExecuteActivityOutput, ExecuteActivityResult, Next,
+    ActivityInboundInterceptor, ExecuteActivityInput, ExecuteActivityOutput, Next,
 };
+use tollgate_core::bucket::Admitted;
+use tollgate_core::units::LedgerTime;
 use tollgate_workflows::wire;
+use tollgate_workflows::wire::granted::{PERMIT_HEADER, PermitJson};
 
 /// The type of the failure of an activity that got no permit.
 pub const QUOTA_EXHAUSTED: &str = "QuotaExhausted";
@@ -38,6 +41,9 @@ const WAIT_PART: u32 = 3;
 ///
 /// **Such failures count as attempts:** leave `maximum_attempts` unset, or far above what is wanted for real errors, and
 /// bound the whole by the schedule-to-close timeout.
+///
+/// An activity whose workflow took a permit for it beforehand (`tollgate_workflows::permits`) runs on that in its first
+/// attempt, if it is for the rule's limit and at least its cost, and surely still holds; else it asks here as all do.
 ///
 /// The permit is charged with the rule's cost; it ends with the activity. Just before it sends, an activity can ask
 /// [`CurrentPermit::get`](crate::CurrentPermit::get) whether the permit still holds, in case the process was paused.
@@ -83,8 +89,56 @@ impl ActivityGate {
         self
     }
 
+    /// Runs `work` as a Temporal worker would run an activity of this type: under the same rule, with the same permit, and failing
+    /// in the same way without one. For activities that are called directly, as tests do. There are no timeouts to keep
+    /// to, so it waits for ten seconds unless [`ActivityGate::max_wait`] says otherwise.
+    ///
+    /// # Errors
+    /// That of `work`; without a permit an application failure of type [`QUOTA_EXHAUSTED`], and `work` is not polled.
+    pub async fn run<T>(
+        &self,
+        activity_type: &str,
+        work: impl Future<Output = Result<T, ActivityError>>,
+    ) -> Result<T, ActivityError> {
+        match self.rule_of(activity_type) {
+            Some(rule) => rule.run(self.max_wait.unwrap_or(WAIT_MAX), work).await,
+            None => work.await,
+        }
+    }
+
+    /// The permit that the activity brings with it, if it may run on that.
+    fn brought(&self, input: &ExecuteActivityInput, rule: &Rule) -> Option<Admitted> {
+        let header = input.headers().get(PERMIT_HEADER)?;
+        // The first attempt may have begun its work.
+        let is_first = input.activity_info().attempt <= 1;
+        let permit = PermitJson::of(header)
+            .inspect_err(|error| tracing::warn!(%error, "an activity's permit can't be read"))
+            .ok()
+            .filter(|permit| is_first && permit.is_for(self.gate.group(), rule.limit.name()))
+            .filter(|permit| permit.cost >= rule.cost)?;
+        rule.limit.brought(LedgerTime(permit.valid_until_us), permit.cost)
+    }
+
     fn rule_of(&self, activity_type: &str) -> Option<&Rule> {
         self.rules.get(activity_type).or(self.default.as_ref())
+    }
+}
+
+impl Rule {
+    /// Runs `work` when there is a permit for it.
+    async fn run<T>(
+        &self,
+        wait: Duration,
+        work: impl Future<Output = Result<T, ActivityError>>,
+    ) -> Result<T, ActivityError> {
+        match self.limit.acquire().cost(self.cost).timeout(wait).await {
+            Ok(permit) => {
+                let result = permit.scope(work).await;
+                permit.settle(self.cost, outcome(&result));
+                result
+            }
+            Err(error) => Err(quota_exhausted(self.limit.name(), &error)),
+        }
     }
 }
 
@@ -97,17 +151,16 @@ impl ActivityInboundInterceptor for ActivityGate {
         let info = input.activity_info();
         let Some(rule) = self.rule_of(&info.activity_type) else { return next.run(input) };
         let wait = self.max_wait.unwrap_or_else(|| wait_for(info));
-        async move {
-            match rule.limit.acquire().cost(rule.cost).timeout(wait).await {
-                Ok(permit) => {
-                    let result = permit.scope(next.run(input)).await;
-                    permit.settle(rule.cost, outcome(&result));
-                    result
-                }
-                Err(error) => Err(quota_exhausted(rule.limit.name(), &error)),
+        if let Some(admitted) = self.brought(&input, rule) {
+            return async move {
+                let result = CurrentPermit::scope(&rule.limit.cell, admitted, next.run(input)).await;
+                rule.limit.cell.note(outcome(&result));
+                result
             }
+            .boxed();
         }
-        .boxed()
+        // Not before there is a permit: what the next one does at once is work, too.
+        rule.run(wait, async move { next.run(input).await }).boxed()
     }
 }
 
@@ -123,7 +176,7 @@ fn wait_for(info: &ActivityInfo) -> Duration {
         .fold(WAIT_MAX, Duration::min)
 }
 
-fn outcome(result: &ExecuteActivityResult) -> Outcome {
+fn outcome<T>(result: &Result<T, ActivityError>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,
         Err(ActivityError::Application(_)) => Outcome::Failure,

@@ -5,11 +5,10 @@
 //! of a lease that somebody waits on. An answer, a new waiter, a refusal or a notice begins a round at once.
 
 use crate::error::{Reason, TransportError};
-use crate::gate::{Ending, Shared};
+use crate::gate::{Ending, Heard, Shared};
 use crate::level::SharedLevel;
 use crate::limit::Cell;
 use crate::queue::{Facts, duration};
-use crate::random;
 use crate::state::{Condition, Coordinator, condition};
 use crate::transport::Transport;
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tollgate_core::bucket::{Held, Level, Now, time_to_mint};
 use tollgate_core::client::{Action, AfterRefusal, Client, ClientCell, Wants};
+use tollgate_core::curve::RateCurve;
 use tollgate_core::message::{Reply, Request, RequestError};
 use tollgate_core::units::{Amount, BootTime, Span};
 use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson, incarnation_text};
@@ -79,6 +79,7 @@ struct Kept {
 struct Judged {
     unknown: bool,
     burst: Option<u64>,
+    rate: Option<RateCurve>,
     open: bool,
     lost: bool,
     barred: Option<Reason>,
@@ -97,6 +98,8 @@ pub(crate) struct Keeper {
     call: Option<AbortHandle>,
     /// The seq of the request that was sent last, in this incarnation.
     sent: u64,
+    /// When that was first sent.
+    sent_at: BootTime,
     /// When the first message was sent that no answer has followed.
     unanswered_since: Option<BootTime>,
     /// Whether the log says that the coordinator is lost.
@@ -121,6 +124,7 @@ impl Keeper {
             cells: Vec::new(),
             call: None,
             sent: 0,
+            sent_at: BootTime(0),
             unanswered_since: None,
             told_lost: false,
             barred: None,
@@ -134,6 +138,10 @@ impl Keeper {
     pub(crate) async fn run(mut self) {
         let shared = self.shared.clone();
         loop {
+            // Before all else: what is said from here on is not said in the parent's name.
+            if self.is_forked() && !self.move_here() {
+                return;
+            }
             match shared.ending() {
                 Ending::No => {}
                 Ending::Abandon => return,
@@ -153,17 +161,42 @@ impl Keeper {
         }
     }
 
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.pid || !self.shared.core.home.is_here()
+    }
+
+    /// Goes on in a forked child, as a new worker. Only the thread that forked is left there: when another one was in the middle
+    /// of something, what it held is never let go of, and this gate is over. Returns whether it goes on.
+    fn move_here(&mut self) -> bool {
+        let shared = self.shared.clone();
+        let cells = self.cells.iter().map(|kept| &kept.cell);
+        if !shared.is_at_rest(cells) {
+            tracing::error!(
+                "this process was forked while other threads used the gate: it grants nothing here"
+            );
+            return false;
+        }
+        self.pid = std::process::id();
+        tracing::warn!("this process was forked: going on as a new worker");
+        // Those who wait here have come to be by copying; they find out when they are woken.
+        let waiting = self.cells.iter().flat_map(|kept| {
+            let mut queue = kept.cell.queue();
+            let waiting = queue.clear();
+            kept.cell.level.set_waiting(0);
+            waiting
+        });
+        let waiting: Vec<Waker> = waiting.collect();
+        self.rebirth(&mut shared.core.client());
+        waiting.into_iter().for_each(Waker::wake);
+        true
+    }
+
     /// Says what is wanted, sends what is due, serves who waits. Returns for how long there is nothing more to do.
     fn round(&mut self) -> Duration {
         let new = self.shared.cells_after(self.cells.len());
         self.cells.extend(new.into_iter().map(Kept::new));
         let shared = self.shared.clone();
         let mut client = shared.core.client();
-        if std::process::id() != self.pid || !shared.core.home.is_here() {
-            self.pid = std::process::id();
-            tracing::warn!("this process was forked: going on as a new worker");
-            self.rebirth(&mut client);
-        }
         if !shared.core.clock.is_steady() {
             client.end_leases();
         }
@@ -201,7 +234,7 @@ impl Keeper {
         }
         // After sending, the second poll says how long to wait for the answer.
         for _ in 0..2 {
-            let Ok(nonce) = random::nonce() else {
+            let Ok(nonce) = self.shared.core.identities.nonce() else {
                 tracing::error!("the operating system gives no random bits: nothing can be sent");
                 return now.boot + REBIRTH_MAX;
             };
@@ -215,6 +248,7 @@ impl Keeper {
 
     fn send(&mut self, request: Request, now: Now) {
         if request.seq != self.sent {
+            self.sent_at = now.boot;
             for (kept, report) in self.cells.iter_mut().zip(&request.cells) {
                 kept.asked = kept.cell.queue().next();
                 kept.asked_waiting = report.waiting;
@@ -267,6 +301,8 @@ impl Keeper {
     fn learn(&mut self, client: &Client<SharedLevel>, reply: &Reply, now: Now) {
         self.unanswered_since = None;
         self.rebirths = 0;
+        let took = now.boot.since(self.sent_at);
+        *self.shared.ledger() = Some(Heard { sent: self.sent_at, at: reply.at, took });
         self.recovering_until = reply.recovering_until.map(|until| now.boot + until.since(reply.at));
         let barred = reply.evicted.then_some(Reason::Evicted);
         if barred.is_some() && self.barred != barred {
@@ -306,7 +342,7 @@ impl Keeper {
     }
 
     fn rebirth(&mut self, client: &mut Client<SharedLevel>) {
-        match random::incarnation() {
+        match self.shared.core.identities.incarnation() {
             Ok(incarnation) => {
                 client.reincarnate(incarnation);
                 if let Err(error) = self.shared.core.home.move_here() {
@@ -397,6 +433,7 @@ impl Keeper {
         let judged = Judged {
             unknown: facts.unknown,
             burst: facts.burst,
+            rate: held.map(|held| held.rate),
             open: facts.is_open(now.boot),
             lost,
             barred: facts.barred,
@@ -422,7 +459,7 @@ impl Keeper {
             call.abort();
         }
         let shared = self.shared.clone();
-        let nonce = random::nonce().unwrap_or(0);
+        let nonce = self.shared.core.identities.nonce().unwrap_or(0);
         let request = shared.core.client().revoke(shared.core.clock.now(), nonce);
         shared.close();
         let message = HeartbeatJson::of(&request);
@@ -450,6 +487,10 @@ impl Keeper {
 impl Drop for Keeper {
     /// However it ends, also with its runtime: nobody waits for what doesn't come.
     fn drop(&mut self) {
+        if self.is_forked() {
+            // Nothing is granted here, and whoever held a lock may be gone.
+            return;
+        }
         if let Some(call) = self.call.take() {
             call.abort();
         }

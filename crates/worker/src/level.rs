@@ -22,7 +22,7 @@ use crate::sync::{
     pause,
 };
 use std::sync::Arc;
-use tollgate_core::bucket::{Level, after_taking};
+use tollgate_core::bucket::{Level, after_taking, next_generation};
 use tollgate_core::units::{BootTime, Span};
 
 /// A pocket gets this part of what is there: one in so many.
@@ -43,6 +43,8 @@ pub(crate) struct AtomicLevel {
     largest: AtomicU64,
     /// Waiters whose turn comes before any newcomer's.
     waiting: AtomicU32,
+    /// See [`Level::generation`]. Written under the mutex.
+    generation: AtomicU32,
     pockets: Box<[Pocket]>,
     shared: Shared,
     /// Pockets that were filled since they were last collected, one bit each.
@@ -55,6 +57,8 @@ struct Shared {
     tokens: AtomicI64,
     /// Permits handed out, other than from pockets.
     granted: AtomicU64,
+    /// Tokens put back that are no longer in use.
+    released: AtomicU64,
 }
 
 /// Tokens of one thread.
@@ -110,8 +114,13 @@ impl AtomicLevel {
             expiry: AtomicU64::new(0),
             largest: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
             pockets: (0..pockets.min(POCKETS_MAX)).map(|_| Pocket::new()).collect(),
-            shared: Shared { tokens: AtomicI64::new(0), granted: AtomicU64::new(0) },
+            shared: Shared {
+                tokens: AtomicI64::new(0),
+                granted: AtomicU64::new(0),
+                released: AtomicU64::new(0),
+            },
             filled: Mutex::new(0),
         }
     }
@@ -226,6 +235,12 @@ impl AtomicLevel {
         *filled = 0;
     }
 
+    /// Whether no thread is in the middle of anything.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let moving = matches!(self.filled.try_lock(), Err(TryLockError::WouldBlock));
+        !moving && self.pockets.iter().all(|pocket| pocket.busy.load(Ordering::Acquire) == 0)
+    }
+
     /// Counts one permit. Only statistics: no order is needed.
     pub(crate) fn count_grant(&self) {
         self.shared.granted.fetch_add(1, Ordering::Relaxed);
@@ -278,6 +293,18 @@ impl Level for SharedLevel {
     fn add(&self, tokens: i64) {
         self.0.add(tokens);
     }
+    fn generation(&self) -> u32 {
+        self.0.generation()
+    }
+    fn begin_generation(&self, puts_back: bool) {
+        self.0.begin_generation(puts_back);
+    }
+    fn release(&self, tokens: u64, generation: u32) {
+        self.0.release(tokens, generation);
+    }
+    fn released(&self) -> u64 {
+        self.0.released()
+    }
     fn expiry(&self) -> BootTime {
         self.0.expiry()
     }
@@ -313,6 +340,31 @@ impl Level for AtomicLevel {
         let mut filled = self.moving();
         self.collect(&mut filled);
         self.add_shared(tokens);
+    }
+
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn begin_generation(&self, puts_back: bool) {
+        let _nothing_moves = self.moving();
+        let next = next_generation(self.generation(), puts_back);
+        self.generation.store(next, Ordering::Release);
+    }
+
+    /// Under the mutex, so that no generation begins between the look and the count.
+    fn release(&self, tokens: u64, generation: u32) {
+        let _nothing_moves = self.moving();
+        if generation != self.generation() {
+            return;
+        }
+        self.add_shared(i64::try_from(tokens).unwrap_or(i64::MAX));
+        // Release, paired with the acquire in `released`: whoever sees the count also sees the tokens.
+        self.shared.released.fetch_add(tokens, Ordering::Release);
+    }
+
+    fn released(&self) -> u64 {
+        self.shared.released.load(Ordering::Acquire)
     }
 
     /// Acquire, paired with the release in [`Self::set_expiry`]: a lease's end is published after the tokens of the lease

@@ -34,6 +34,7 @@
 //! - [`interceptor`]: asks before every activity of a Temporal worker.
 //! - [`transport`]: how messages reach the coordinator.
 //! - [`options`], [`error`], [`clock`].
+//! - `testing`, with the feature of that name: a gate without a server, for tests of code that asks.
 
 pub mod acquire;
 pub mod clock;
@@ -45,6 +46,8 @@ pub mod options;
 pub mod permit;
 pub mod state;
 pub mod strict;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
 
 mod audit;
@@ -65,6 +68,6 @@ pub use error::{AcquireError, ConnectError, Reason, Refused, TransportError};
 pub use gate::Gate;
 pub use interceptor::ActivityGate;
 pub use limit::Limit;
-pub use options::Options;
+pub use options::{Messages, Options};
 pub use permit::{CurrentPermit, Outcome, Permit};
 pub use strict::{Strict, StrictAcquire, StrictPermit};

@@ -11,14 +11,14 @@ use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
 use crate::local;
 use crate::permit::{Outcome, Permit};
 use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
-use crate::random::Spread;
+use crate::random::{Identities, Spread};
 use crate::sync::has_heavy_barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::Notify;
 use tollgate_core::bucket::{Admitted, Level, Refusal, admit, admit_by};
 use tollgate_core::client::Client;
-use tollgate_core::units::{BootTime, Span};
+use tollgate_core::units::{BootTime, LedgerTime, Span};
 
 /// A burst of refusals wakes the keeper at most this often.
 const KICK_EVERY: Span = Span::from_millis(5);
@@ -28,7 +28,7 @@ const KICK_EVERY: Span = Span::from_millis(5);
 pub struct Limit {
     pub(crate) cell: Arc<Cell>,
     /// Keeps the gate going.
-    pub(crate) _gate: Arc<Inner>,
+    pub(crate) gate: Arc<Inner>,
 }
 
 impl Limit {
@@ -57,6 +57,18 @@ impl Limit {
     pub fn acquire(&self) -> Acquire {
         Acquire::new(self.clone())
     }
+
+    /// Admits work on a permit that the coordinator granted elsewhere, for `cost` until `until` of the ledger's time; `None`
+    /// when it may not hold any more.
+    pub(crate) fn brought(&self, until: LedgerTime, cost: u64) -> Option<Admitted> {
+        let core = &self.cell.core;
+        let valid_until = self.gate.shared.surely_before(until).filter(|_| core.home.is_here())?;
+        let admitted = Admitted { at: core.clock.now().boot, valid_until, generation: 0 };
+        if let Some(log) = &core.log {
+            log.admitted(admitted.at, &self.cell.name, cost);
+        }
+        Some(admitted)
+    }
 }
 
 /// What slow paths and the keeper share.
@@ -71,6 +83,7 @@ pub(crate) struct Core {
     /// Wakes the keeper.
     pub kick: Notify,
     pub spread: Spread,
+    pub identities: Identities,
     pub log: Option<AdmissionLog>,
     pub waiters_max: usize,
 }
@@ -96,6 +109,11 @@ impl Core {
     }
 }
 
+/// Whether somebody has it just now.
+pub(crate) fn is_locked<T>(mutex: &Mutex<T>) -> bool {
+    matches!(mutex.try_lock(), Err(TryLockError::WouldBlock))
+}
+
 /// One limit's part of a gate.
 pub(crate) struct Cell {
     pub name: Name,
@@ -119,6 +137,8 @@ pub(crate) struct Counts {
     pub waited: AtomicU64,
     pub waited_us: AtomicU64,
     pub gave_up: AtomicU64,
+    /// Tokens that were taken for nothing, since their lease had ended. They can't be put back: a newer lease may have begun.
+    pub void: AtomicU64,
     pub outcomes: [AtomicU64; Outcome::ALL.len()],
 }
 
@@ -148,8 +168,20 @@ impl Cell {
         }
     }
 
+    /// Whether no thread is in the middle of anything.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !is_locked(&self.queue) && self.level.is_at_rest()
+    }
+
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts how a piece of work ended.
+    pub(crate) fn note(&self, outcome: Outcome) {
+        if let Some(count) = self.counts.outcomes.get(outcome as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The error of a question that can't be answered.
@@ -174,6 +206,7 @@ impl Cell {
             Err(Refusal::Empty) => None,
             Err(Refusal::Expired) => {
                 self.level.uncount_grant();
+                self.counts.void.fetch_add(cost, Ordering::Relaxed);
                 None
             }
         }
@@ -202,7 +235,15 @@ impl Cell {
 
     fn take_or_mint(&self, cost: u64) -> Option<Admitted> {
         let clock = || self.core.clock.boot();
-        if let Ok(admitted) = admit(&*self.level, cost, clock) {
+        let admit = || match admit(&*self.level, cost, clock) {
+            Ok(admitted) => Some(admitted),
+            Err(Refusal::Empty) => None,
+            Err(Refusal::Expired) => {
+                self.counts.void.fetch_add(cost, Ordering::Relaxed);
+                None
+            }
+        };
+        if let Some(admitted) = admit() {
             return Some(admitted);
         }
         let client = match self.core.client.try_lock() {
@@ -215,7 +256,7 @@ impl Cell {
         {
             cell.refill(self.core.clock.now());
         }
-        admit(&*self.level, cost, clock).ok()
+        admit()
     }
 
     #[cold]
@@ -263,6 +304,15 @@ impl Cell {
                 let retry_after = hint.map(|hint| self.core.spread.stretch(duration(hint)));
                 AcquireError::Refused { limit, refused: Refused { reason, retry_after } }
             }
+        }
+    }
+
+    /// Work is done whose tokens are put back. In a forked child they are its parent's.
+    pub(crate) fn release(&self, cost: u64, admitted: Admitted) {
+        if self.core.home.is_here() {
+            self.level.release(cost, admitted.generation);
+            // Somebody here waits for them, or somebody elsewhere.
+            self.kick_gently(self.core.clock.boot());
         }
     }
 

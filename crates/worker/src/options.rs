@@ -15,6 +15,18 @@ const WAITERS_MAX_DEFAULT: usize = 10_000;
 /// The most that [`Options::waiters_max`] may be.
 const WAITERS_MAX_MAX: usize = 1_000_000;
 
+/// How a gate's messages reach the coordinator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Messages {
+    /// By Temporal's updates, which bring the answer with them.
+    #[default]
+    Updates,
+    /// By signals alone, for services without updates: heartbeats are signal `lease`, and the answers come by an activity on
+    /// the task queue that also brings notices. Slower, and dearer for the coordinator.
+    Signals,
+}
+
 /// How a gate is set up. All have defaults.
 #[derive(Clone)]
 pub struct Options {
@@ -24,9 +36,12 @@ pub struct Options {
     pub(crate) request_timeout: Duration,
     pub(crate) waiters_max: usize,
     pub(crate) notices: bool,
+    pub(crate) messages: Messages,
     pub(crate) admission_log: Option<PathBuf>,
     /// The processor's counter when `None`.
     pub(crate) clock: Option<Arc<dyn Clock>>,
+    /// What random bits are made of instead of the operating system's.
+    pub(crate) seed: Option<u64>,
 }
 
 impl Default for Options {
@@ -45,8 +60,10 @@ impl Options {
             request_timeout: Duration::from_secs(10),
             waiters_max: WAITERS_MAX_DEFAULT,
             notices: true,
+            messages: Messages::Updates,
             admission_log: None,
             clock: None,
+            seed: None,
         }
     }
 
@@ -101,6 +118,13 @@ impl Options {
         self
     }
 
+    /// How messages reach the coordinator. Only with [`crate::Gate::connect`]. Default: [`Messages::Updates`].
+    #[must_use]
+    pub fn messages(mut self, messages: Messages) -> Options {
+        self.messages = messages;
+        self
+    }
+
     /// Appends a line `<nanoseconds of the boot clock> <limit> <cost>` to this file for every permit, before the permit
     /// is handed out and with one write each, so that a killed process leaves no permit unwritten. For audits and
     /// demonstrations: it costs one system call per permit. Several processes may share a file. Default: none.
@@ -132,6 +156,10 @@ impl Options {
         if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.request_timeout) {
             return out_of_range("request_timeout", format!("{:?}", self.request_timeout), "100 ms to 60 s");
         }
+        if self.messages == Messages::Signals && !self.notices {
+            let allowed = "true with messages by signals: the answers come with notices";
+            return out_of_range("notices", "false".to_owned(), allowed);
+        }
         if !(1..=WAITERS_MAX_MAX).contains(&self.waiters_max) {
             return out_of_range("waiters_max", self.waiters_max.to_string(), "1 to 1000000");
         }
@@ -161,6 +189,9 @@ mod tests {
         assert!(said(Options::new().worker("x".repeat(10_240))).starts_with("worker is"));
         assert!(said(Options::new().limits(["a", "b\n"])).starts_with("limit is"));
         assert!(said(Options::new().waiters_max(0)).starts_with("waiters_max is 0"));
+        let error = said(Options::new().messages(Messages::Signals).notices(false));
+        assert!(error.starts_with("notices is false, allowed: true with"), "{error}");
+        assert!(Options::new().messages(Messages::Signals).check().is_ok());
         assert!(Options::new().check().is_ok());
     }
 }

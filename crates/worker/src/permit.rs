@@ -3,7 +3,6 @@
 use crate::limit::Cell;
 use crate::local;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tollgate_core::bucket::{Admitted, Level};
 use tollgate_core::units::BootTime;
@@ -31,6 +30,8 @@ impl Outcome {
 }
 
 /// The right to do one piece of work, now. Dropped without [`Permit::settle`] it counts as what was charged.
+///
+/// Of a meter that limits what is in flight, it is held for as long as it lives: keep it until the work is done.
 #[must_use = "a permit is charged when it is handed out: do the work, or settle it with 0"]
 #[derive(Debug)]
 pub struct Permit {
@@ -57,6 +58,11 @@ impl CurrentPermit {
     /// activity, or in a task that it spawned.
     pub fn get() -> Option<CurrentPermit> {
         CURRENT.try_with(CurrentPermit::clone).ok()
+    }
+
+    /// Runs `work` with a permit that came from elsewhere as the current one.
+    pub(crate) async fn scope<F: Future>(cell: &Arc<Cell>, admitted: Admitted, work: F) -> F::Output {
+        CURRENT.scope(CurrentPermit { cell: Arc::clone(cell), admitted }, work).await
     }
 
     /// Whether the work may start now: ask just before sending, in case the process was paused since.
@@ -86,10 +92,7 @@ impl Permit {
     /// Runs `work` with this permit as the current one.
     pub(crate) async fn scope<F: Future>(&self, work: F) -> F::Output {
         match &self.cell {
-            Some(cell) => {
-                let current = CurrentPermit { cell: Arc::clone(cell), admitted: self.admitted };
-                CURRENT.scope(current, work).await
-            }
+            Some(cell) => CurrentPermit::scope(cell, self.admitted, work).await,
             None => work.await,
         }
     }
@@ -128,14 +131,31 @@ impl Permit {
         self.cell.as_ref().is_some_and(|cell| is_valid(cell, self.admitted))
     }
 
+    /// Ends when the lease that this permit lives by has ended: its work must stop, since the fleet counts on that from then on,
+    /// and whatever the downstream does longer must be within the limit's `drain`. Only for permits that are held while work is
+    /// in flight; for all others it never ends.
+    ///
+    /// Leases are renewed as long as the coordinator is heard, so this is for `select!` beside the work.
+    pub async fn lost(&self) {
+        let Some(cell) = self.cell.as_ref().filter(|_| self.admitted.puts_back()) else {
+            return std::future::pending().await;
+        };
+        loop {
+            let (now, ends) = (cell.core.clock.boot(), cell.level.expiry());
+            let is_same = cell.level.generation() == self.admitted.generation;
+            if !is_same || now >= ends || !cell.core.home.is_here() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_micros(ends.since(now).0)).await;
+        }
+    }
+
     /// Says what it really cost and how it went. What was charged beyond `actual` goes back as far as that is safe (the
     /// source has refilled meanwhile); what was used beyond the charge is charged now, into debt if need be.
     pub fn settle(self, actual: u64, outcome: Outcome) {
         let Some(cell) = self.cell.as_ref().filter(|cell| cell.core.home.is_here()) else { return };
-        if let Some(count) = cell.counts.outcomes.get(outcome as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        if actual == self.cost {
+        cell.note(outcome);
+        if actual == self.cost || self.admitted.puts_back() {
             return;
         }
         {
@@ -162,6 +182,9 @@ impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
+            if self.admitted.puts_back() {
+                cell.release(self.cost, self.admitted);
+            }
             local::keep(cell);
         }
     }

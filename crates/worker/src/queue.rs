@@ -3,7 +3,8 @@
 //! A waiter stays in line until it takes its tokens itself, in the very poll that returns the permit: a waiter that goes
 //! away has taken nothing, and nothing is admitted before somebody uses it. Only the first in line may take; a newcomer
 //! never passes it, also when its cost is smaller. A waiter that is woken and doesn't come (its future is not polled) is
-//! passed over until it does, so that it doesn't block the others.
+//! passed over until it does, so that it doesn't block the others. As long as somebody is away others may be, too: then
+//! several are woken at a time, so that a crowd of those who don't come is found out in a few steps.
 
 use crate::error::Reason;
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ use tollgate_core::units::{Amount, BootTime, Share, Span};
 
 /// A waiter that doesn't come within this time after it was woken is passed over.
 const PASS_OVER_AFTER: Span = Span::from_millis(100);
+/// So many are woken at a time while somebody is away: all but one of them may have come in vain.
+const ABREAST: usize = 32;
 /// Come back after this when the coordinator doesn't answer: about a heartbeat.
 const RETRY_UNSURE: Span = Span::from_secs(1);
 /// An answer of the coordinator takes at least about this long.
@@ -159,24 +162,26 @@ pub(crate) fn duration(span: Span) -> Duration {
 #[derive(Debug)]
 struct Waiter {
     cost: u64,
-    waker: Option<Waker>,
+    waker: Waker,
     /// When it was woken, if it hasn't come since.
     woken: Option<BootTime>,
-    /// Passed over: its turn doesn't hold up others.
-    away: bool,
+    /// Until when it waits.
+    deadline: Option<BootTime>,
+    /// It can't be served by then any more.
+    late: bool,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// By number; numbers only grow, so this is the order of arrival.
-    waiters: BTreeMap<u64, Waiter>,
+    present: BTreeMap<u64, Waiter>,
+    /// Those who were passed over: their turn doesn't hold up others.
+    away: BTreeMap<u64, Waiter>,
     next: u64,
-    /// Waiters that are not away: their number and the sum of their costs.
-    present: usize,
-    cost: u64,
-    /// The sum of all waiters' costs.
-    cost_of_all: u64,
+    /// The sums of costs.
+    cost_present: u64,
+    cost_away: u64,
     /// Tokens that waiters wanted and went away without.
     pub abandoned: u64,
     pub facts: Facts,
@@ -195,22 +200,23 @@ pub(crate) struct Serve {
 
 impl Queue {
     pub(crate) fn len(&self) -> usize {
-        self.waiters.len()
+        self.present.len() + self.away.len()
     }
+    /// Waiters that are there to take their tokens.
     pub(crate) fn present(&self) -> usize {
-        self.present
+        self.present.len()
     }
-    /// Tokens that waiters want who are there to take them.
+    /// What they want.
     pub(crate) fn cost(&self) -> u64 {
-        self.cost
+        self.cost_present
     }
     /// The cost of the first in line, 0 when nobody waits.
     pub(crate) fn first(&self) -> u64 {
-        self.waiters.values().find(|waiter| !waiter.away).map_or(0, |waiter| waiter.cost)
+        self.present.first_key_value().map_or(0, |(_, waiter)| waiter.cost)
     }
     /// Tokens that were asked for in here and not granted: of those who wait and of those who went away.
     pub(crate) fn unserved(&self) -> u64 {
-        self.cost_of_all.saturating_add(self.abandoned)
+        self.cost_present.saturating_add(self.cost_away).saturating_add(self.abandoned)
     }
     /// The number that the next waiter gets.
     pub(crate) fn next(&self) -> u64 {
@@ -218,94 +224,145 @@ impl Queue {
     }
 
     /// Gets in line.
-    pub(crate) fn enter(&mut self, cost: u64, waker: Waker) -> u64 {
+    pub(crate) fn enter(&mut self, cost: u64, waker: Waker, deadline: Option<BootTime>) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.waiters.insert(number, Waiter { cost, waker: Some(waker), woken: None, away: false });
-        self.present += 1;
-        self.cost = self.cost.saturating_add(cost);
-        self.cost_of_all = self.cost_of_all.saturating_add(cost);
+        self.present.insert(number, Waiter { cost, waker, woken: None, deadline, late: false });
+        self.cost_present = self.cost_present.saturating_add(cost);
         number
     }
 
     /// Gets out of line. The caller drops what comes back outside of the lock.
     pub(crate) fn leave(&mut self, number: u64) -> Option<Waker> {
-        let waiter = self.waiters.remove(&number)?;
-        self.cost_of_all = self.cost_of_all.saturating_sub(waiter.cost);
-        if !waiter.away {
-            self.present -= 1;
-            self.cost = self.cost.saturating_sub(waiter.cost);
+        if let Some(waiter) = self.present.remove(&number) {
+            self.cost_present = self.cost_present.saturating_sub(waiter.cost);
+            return Some(waiter.waker);
         }
-        waiter.waker
+        let waiter = self.away.remove(&number)?;
+        self.cost_away = self.cost_away.saturating_sub(waiter.cost);
+        Some(waiter.waker)
     }
 
-    /// A waiter has come: it is there again, wherever it stands.
-    pub(crate) fn come(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
-        let waiter = self.waiters.get_mut(&number)?;
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.present.contains_key(&number) || self.away.contains_key(&number)
+    }
+
+    /// Nobody waits any more: those who did find out when they come.
+    pub(crate) fn clear(&mut self) -> Vec<Waker> {
+        let all = std::mem::take(&mut self.present)
+            .into_values()
+            .chain(std::mem::take(&mut self.away).into_values());
+        (self.cost_present, self.cost_away) = (0, 0);
+        all.map(|waiter| waiter.waker).collect()
+    }
+
+    /// A waiter has come: it is there again, wherever it stands. The caller drops its old waker outside of the lock.
+    pub(crate) fn come(&mut self, number: u64, waker: &Waker) -> (At, Option<Waker>) {
+        if let Some(waiter) = self.away.remove(&number) {
+            self.cost_away = self.cost_away.saturating_sub(waiter.cost);
+            self.cost_present = self.cost_present.saturating_add(waiter.cost);
+            self.present.insert(number, waiter);
+        }
+        let Some(waiter) = self.present.get_mut(&number) else {
+            return (At::Nowhere, None);
+        };
         waiter.woken = None;
-        if waiter.away {
-            waiter.away = false;
-            self.present += 1;
-            self.cost = self.cost.saturating_add(waiter.cost);
-        }
-        match &waiter.waker {
-            Some(old) if old.will_wake(waker) => None,
-            _ => waiter.waker.replace(waker.clone()),
-        }
-    }
-
-    /// Whether everybody before `number` is away.
-    pub(crate) fn is_turn(&self, number: u64) -> bool {
-        self.waiters.range(..number).all(|(_, waiter)| waiter.away)
+        let late = waiter.late;
+        let old =
+            (!waiter.waker.will_wake(waker)).then(|| std::mem::replace(&mut waiter.waker, waker.clone()));
+        let turn = self.present.first_key_value().is_some_and(|(first, _)| *first == number);
+        let place = if turn {
+            At::Front
+        } else if late {
+            At::TooFarBack
+        } else {
+            At::Back
+        };
+        (place, old)
     }
 
     /// Tokens wanted by those who are there and come before `number`.
     pub(crate) fn ahead_of(&self, number: u64) -> u64 {
         if number >= self.next {
-            return self.cost;
+            return self.cost_present;
         }
-        let before = self.waiters.range(..number).filter(|(_, waiter)| !waiter.away);
-        before.fold(0, |sum: u64, (_, waiter)| sum.saturating_add(waiter.cost))
+        self.present.range(..number).fold(0, |sum: u64, (_, waiter)| sum.saturating_add(waiter.cost))
     }
 
     /// Wakes the first in line when its tokens are there, and passes over who was woken long ago.
     pub(crate) fn serve(&mut self, level: i64, now: BootTime) -> Serve {
         let mut serve = Serve::default();
         let tokens = u64::try_from(level).unwrap_or(0);
-        for waiter in self.waiters.values_mut().filter(|waiter| !waiter.away) {
+        while let Some(number) = self.overdue(tokens, now)
+            && let Some(waiter) = self.present.remove(&number)
+        {
+            self.cost_present = self.cost_present.saturating_sub(waiter.cost);
+            self.cost_away = self.cost_away.saturating_add(waiter.cost);
+            self.away.insert(number, waiter);
+        }
+        for (place, waiter) in self.present.values_mut().take(abreast(&self.away)).enumerate() {
             if waiter.cost > tokens {
                 waiter.woken = None;
-                serve.short = Some(waiter.cost);
-                return serve;
+                if place == 0 {
+                    serve.short = Some(waiter.cost);
+                }
+                break;
             }
-            match waiter.woken {
-                None => {
-                    waiter.woken = Some(now);
-                    serve.wake.extend(waiter.waker.clone());
-                    serve.look = Some(now + PASS_OVER_AFTER);
-                    return serve;
-                }
-                Some(woken) if now < woken + PASS_OVER_AFTER => {
-                    serve.look = Some(woken + PASS_OVER_AFTER);
-                    return serve;
-                }
-                Some(_) => {
-                    waiter.away = true;
-                    self.present -= 1;
-                    self.cost = self.cost.saturating_sub(waiter.cost);
-                }
+            if waiter.woken.is_none() {
+                serve.wake.push(waiter.waker.clone());
             }
+            let woken = *waiter.woken.get_or_insert(now);
+            let look = woken + PASS_OVER_AFTER;
+            serve.look = Some(serve.look.map_or(look, |earliest: BootTime| earliest.min(look)));
         }
         serve
     }
 
-    /// All for whom waiting is over without a permit.
-    pub(crate) fn doomed(&self, level: i64, now: BootTime) -> Vec<Waker> {
-        let over = |(number, waiter): (&u64, &Waiter)| {
-            self.facts.verdict(waiter.cost, level, Some(*number), now).and(waiter.waker.clone())
-        };
-        self.waiters.iter().filter_map(over).collect()
+    /// Somebody at the front whose tokens are there and who was woken long ago.
+    fn overdue(&self, tokens: u64, now: BootTime) -> Option<u64> {
+        let front = self.present.iter().take(abreast(&self.away));
+        let served = front.take_while(|(_, waiter)| waiter.cost <= tokens);
+        let is_overdue = |waiter: &Waiter| waiter.woken.is_some_and(|woken| woken + PASS_OVER_AFTER <= now);
+        served.filter(|(_, waiter)| is_overdue(waiter)).map(|(number, _)| *number).next()
     }
+
+    /// All for whom waiting is over without a permit.
+    pub(crate) fn doomed(&mut self, level: i64, now: BootTime) -> Vec<Waker> {
+        let mut ahead: u64 = 0;
+        let mut doomed = Vec::new();
+        for (number, waiter) in &mut self.present {
+            ahead = ahead.saturating_add(waiter.cost);
+            let left = waiter.deadline.map(|deadline| deadline.since(now));
+            waiter.late = left.is_some_and(|left| left < self.facts.soonest(ahead, now));
+            if waiter.late || self.facts.verdict(waiter.cost, level, Some(*number), now).is_some() {
+                doomed.push(waiter.waker.clone());
+            }
+        }
+        for (number, waiter) in &self.away {
+            if self.facts.verdict(waiter.cost, level, Some(*number), now).is_some() {
+                doomed.push(waiter.waker.clone());
+            }
+        }
+        doomed
+    }
+}
+
+/// How many are woken at a time.
+fn abreast(away: &BTreeMap<u64, Waiter>) -> usize {
+    if away.is_empty() { 1 } else { ABREAST }
+}
+
+/// Where a waiter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// It is its turn.
+    Front,
+    /// Others come first.
+    Back,
+    /// So many come first that its deadline can't be met any more.
+    TooFarBack,
+    /// It isn't in line any more.
+    Nowhere,
 }
 
 /// A name for metrics, logs and people that is cheap to clone.
@@ -322,28 +379,45 @@ mod tests {
     #[test]
     fn a_large_cost_at_the_head_is_not_passed_by_small_ones() {
         let mut queue = Queue::default();
-        let large = queue.enter(10, Waker::noop().clone());
-        let small = queue.enter(1, Waker::noop().clone());
+        let large = queue.enter(10, Waker::noop().clone(), None);
+        let small = queue.enter(1, Waker::noop().clone(), None);
         let serve = queue.serve(9, at(0));
         assert!(serve.wake.is_empty() && serve.short == Some(10));
-        assert!(queue.is_turn(large) && !queue.is_turn(small));
         assert_eq!((queue.cost(), queue.ahead_of(small)), (11, 10));
+        let mut come = |number| queue.come(number, Waker::noop()).0;
+        assert_eq!((come(large), come(small), come(7)), (At::Front, At::Back, At::Nowhere));
     }
 
     #[test]
     fn a_waiter_that_does_not_come_holds_nobody_up() {
         let mut queue = Queue::default();
-        let first = queue.enter(1, Waker::noop().clone());
-        let second = queue.enter(1, Waker::noop().clone());
+        let first = queue.enter(1, Waker::noop().clone(), None);
+        let second = queue.enter(1, Waker::noop().clone(), None);
         assert_eq!(queue.serve(1, at(0)).wake.len(), 1);
         assert!(queue.serve(1, at(99)).wake.is_empty());
         assert_eq!(queue.serve(1, at(100)).wake.len(), 1);
-        assert!(queue.is_turn(second));
+        assert_eq!(queue.come(second, Waker::noop()).0, At::Front);
         assert_eq!((queue.present(), queue.cost()), (1, 1));
         // When it comes after all, it has its place again.
-        queue.come(first, Waker::noop());
-        assert!(queue.is_turn(first) && !queue.is_turn(second));
+        assert_eq!(queue.come(first, Waker::noop()).0, At::Front);
+        assert_eq!(queue.come(second, Waker::noop()).0, At::Back);
         assert_eq!((queue.present(), queue.cost()), (2, 2));
+    }
+
+    #[test]
+    fn a_crowd_that_does_not_come_is_passed_over_in_a_few_steps() {
+        let mut queue = Queue::default();
+        for _ in 0..1_000 {
+            queue.enter(1, Waker::noop().clone(), None);
+        }
+        let last = queue.enter(1, Waker::noop().clone(), None);
+        let steps = (0..).take_while(|step| {
+            queue.serve(1, at(100 * step));
+            queue.come(last, Waker::noop()).0 == At::Back
+        });
+        // The first one alone, then so many at a time.
+        assert_eq!(steps.count(), 1 + 999usize.div_ceil(ABREAST));
+        assert_eq!((queue.present(), queue.len()), (1, 1_001));
     }
 
     #[test]

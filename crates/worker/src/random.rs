@@ -8,16 +8,39 @@ use tollgate_workflows::wire::lease::NUMBER_BITS;
 /// Waits are stretched by up to this much, so that those who were refused together don't come back together: a quarter.
 const SPREAD_MILLI_MAX: u64 = 250;
 
-/// A new identity.
-pub(crate) fn incarnation() -> Result<Incarnation, getrandom::Error> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)?;
-    Ok(Incarnation(u128::from_le_bytes(bytes)))
+/// Where identities and nonces come from: the operating system, since two copies of one process's memory must not draw the
+/// same; or a seed, in a test that shall go the same way each time.
+#[derive(Debug, Default)]
+pub(crate) struct Identities(Option<Spread>);
+
+impl Identities {
+    /// From `seed`, if there is one.
+    pub(crate) fn new(seed: Option<u64>) -> Identities {
+        Identities(seed.map(Spread::new))
+    }
+
+    /// A new identity.
+    pub(crate) fn incarnation(&self) -> Result<Incarnation, getrandom::Error> {
+        let mut bytes = [0; 16];
+        for half in bytes.chunks_mut(8) {
+            half.copy_from_slice(&self.bits()?.to_le_bytes());
+        }
+        Ok(Incarnation(u128::from_le_bytes(bytes)))
+    }
+
+    /// A nonce for one request.
+    pub(crate) fn nonce(&self) -> Result<u64, getrandom::Error> {
+        Ok(self.bits()? >> (u64::BITS - NUMBER_BITS))
+    }
+
+    fn bits(&self) -> Result<u64, getrandom::Error> {
+        self.0.as_ref().map_or_else(getrandom::u64, |seeded| Ok(seeded.next()))
+    }
 }
 
-/// A nonce for one request. From the operating system: two copies of one process's memory must not draw the same.
+/// A nonce from the operating system.
 pub(crate) fn nonce() -> Result<u64, getrandom::Error> {
-    Ok(getrandom::u64()? >> (u64::BITS - NUMBER_BITS))
+    Identities::default().nonce()
 }
 
 /// Spreads waits. Shared by threads; not for secrets.

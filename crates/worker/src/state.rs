@@ -23,6 +23,8 @@ pub struct GateState {
     pub coordinator: Coordinator,
     /// For how long that has been so.
     pub coordinator_since: Duration,
+    /// How long the last answer of the coordinator took, from when its request was first sent.
+    pub round_trip: Option<Duration>,
     /// All limits, in the order of their first use.
     pub limits: Vec<LimitState>,
 }
@@ -83,6 +85,27 @@ pub enum Condition {
     Closed,
     /// The coordinator knows no such limit.
     Unknown,
+}
+
+impl std::fmt::Display for Condition {
+    /// In words for people, with what to do about it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Condition::Starting => {
+                "no answer yet; if it stays so, is `tollgate serve` running and Temporal reachable from here?"
+            }
+            Condition::Open => "open; `tollgate explain` says who holds how much",
+            Condition::Recovering => {
+                "the coordinator is recovering: what is held goes on; wait, `tollgate status` says until when"
+            }
+            Condition::Closed => {
+                "the lease has ended: see that `tollgate serve` runs and that Temporal is reachable from here"
+            }
+            Condition::Unknown => {
+                "the group has no such limit; set it with `tollgate limit set`, or correct the name"
+            }
+        })
+    }
 }
 
 /// Counts since the gate was made.
@@ -149,7 +172,7 @@ fn counters(cell: &Cell, charged: u64) -> Counters {
     let settled = Outcome::ALL.iter().zip(&counts.outcomes).map(|(outcome, count)| (*outcome, load(count)));
     Counters {
         granted: cell.level.granted(),
-        charged,
+        charged: charged.saturating_sub(load(&counts.void)),
         refused: refused.filter(|(_, count)| *count > 0).collect(),
         waited: load(&counts.waited),
         waited_for: Duration::from_micros(load(&counts.waited_us)),

@@ -26,7 +26,8 @@
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::{AcquireError, ConnectError, Reason, Refused, TransportError};
-use crate::random::{self, Spread};
+use crate::fork::Home;
+use crate::random::{Identities, Spread};
 use crate::transport::{StrictTransport, TemporalTransport};
 use futures_util::future::BoxFuture;
 use std::future::IntoFuture;
@@ -65,12 +66,16 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 const LOOK_AGAIN_UNSURE: Duration = Duration::from_secs(5);
 
 /// One process's way to strict permits of one group. Cheap to clone; all clones are one.
+///
+/// In a forked child it refuses everything, since the permits are its parent's: make another one there.
 #[derive(Clone)]
 pub struct Strict(Arc<Inner>);
 
 struct Inner {
     transport: Arc<dyn StrictTransport>,
     clock: Arc<dyn Clock>,
+    /// The process whose permits these are.
+    home: Home,
     runtime: Handle,
     /// Who asks, and the beginning of all its permits' ids.
     name: String,
@@ -116,13 +121,22 @@ impl Strict {
         transport: Arc<dyn StrictTransport>,
         clock: Arc<dyn Clock>,
     ) -> Result<Strict, ConnectError> {
+        Strict::with_identities(transport, clock, &Identities::default())
+    }
+
+    pub(crate) fn with_identities(
+        transport: Arc<dyn StrictTransport>,
+        clock: Arc<dyn Clock>,
+        identities: &Identities,
+    ) -> Result<Strict, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
         let no_randomness = |error: getrandom::Error| ConnectError::NoRandomness(error.to_string());
-        let name = incarnation_text(random::incarnation().map_err(no_randomness)?);
-        let seed = random::nonce().map_err(no_randomness)?;
+        let name = incarnation_text(identities.incarnation().map_err(no_randomness)?);
+        let seed = identities.nonce().map_err(no_randomness)?;
         Ok(Strict(Arc::new(Inner {
             transport,
             clock,
+            home: Home::here().map_err(no_randomness)?,
             runtime,
             name,
             permits: AtomicU64::new(0),
@@ -202,6 +216,9 @@ impl StrictAcquire {
         }
         let lease = Span::from_millis(u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX / 1_000));
         check_lease(lease).map_err(|error| AcquireError::InvalidLease { limit: limit.clone(), error })?;
+        if !inner.home.is_here() {
+            return Err(inner.refused(&limit, Reason::ShuttingDown));
+        }
         let Ok(place) = inner.places.clone().try_acquire_owned() else {
             return Err(inner.refused(&limit, Reason::QueueFull));
         };
@@ -217,7 +234,10 @@ impl StrictAcquire {
             Some(ends) => tokio::time::timeout_at(ends, answered).await,
         };
         match answered {
-            Ok(Ok(result)) => result,
+            Ok(Ok(result)) => result.map(|mut permit| {
+                permit.taken = true;
+                permit
+            }),
             Ok(Err(_)) => Err(inner.refused(&limit, Reason::ShuttingDown)),
             Err(_) => Err(inner.refused(&limit, Reason::Deadline)),
         }
@@ -248,9 +268,8 @@ impl Ask {
     async fn serve(self, mut answer: Answer, place: OwnedSemaphorePermit) {
         let Some(result) = self.pursue(&mut answer).await else { return };
         drop(place);
-        if let Err(Ok(permit)) = answer.send(result) {
-            permit.release();
-        }
+        // A permit that nobody hears of goes back by being dropped.
+        let _unheard = answer.send(result);
     }
 
     /// Asks until there is an answer, or nobody waits for it any more.
@@ -300,6 +319,7 @@ impl Ask {
                 }
                 AcquireReplyJson::Queued { due_ms, .. } => {
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep(inner.back_in(due_ms)) => {}
                         () = answer.closed() => {
                             self.permit(request.id, inner.clock.boot()).release();
@@ -332,7 +352,7 @@ impl Ask {
 
     fn permit(&self, id: String, valid_until: BootTime) -> StrictPermit {
         let (inner, limit) = (self.inner.clone(), self.limit.clone());
-        StrictPermit { inner, id, limit, cost: self.cost, valid_until, unsaid: true }
+        StrictPermit { inner, id, limit, cost: self.cost, valid_until, taken: false, unsaid: true }
     }
 
     fn refused(&self, reason: &str, message: String, burst: Option<u64>) -> AcquireError {
@@ -362,7 +382,8 @@ impl Inner {
         wanted: impl Fn() -> bool,
     ) -> Option<Result<T, TransportError>> {
         let mut lane = self.lane.lock().await;
-        while wanted() {
+        // In a forked child the same ids would be asked for as in its parent.
+        while wanted() && self.home.is_here() {
             if lane.is_lost(since) {
                 return Some(Err(TransportError::Timeout));
             }
@@ -433,6 +454,8 @@ pub struct StrictPermit {
     limit: Arc<str>,
     cost: u64,
     valid_until: BootTime,
+    /// Whether its caller has it. Until then nothing can have been used of it.
+    taken: bool,
     unsaid: bool,
 }
 
@@ -470,12 +493,15 @@ impl StrictPermit {
 
     /// For how much longer the work may start.
     pub fn valid_for(&self) -> Duration {
+        if !self.inner.home.is_here() {
+            return Duration::ZERO;
+        }
         Duration::from_micros(self.valid_until.since(self.inner.clock.boot()).0)
     }
 
     /// Whether the work may start now: ask just before sending, in case the process was paused since.
     pub fn is_valid(&self) -> bool {
-        self.inner.clock.boot() < self.valid_until
+        self.inner.home.is_here() && self.inner.clock.boot() < self.valid_until
     }
 
     /// Says what was used, at most its cost. The rest goes back. The coordinator is told in the background.
@@ -489,7 +515,7 @@ impl StrictPermit {
     }
 
     fn say(&mut self, used: u64) {
-        if !std::mem::take(&mut self.unsaid) {
+        if !std::mem::take(&mut self.unsaid) || !self.inner.home.is_here() {
             return;
         }
         let inner = self.inner.clone();
@@ -504,6 +530,6 @@ impl StrictPermit {
 
 impl Drop for StrictPermit {
     fn drop(&mut self) {
-        self.say(self.cost);
+        self.say(if self.taken { self.cost } else { 0 });
     }
 }

@@ -11,10 +11,11 @@ use temporalio_client::{
     WorkflowExecuteUpdateOptions, WorkflowSignalOptions,
 };
 use temporalio_common::data_converters::RawValue;
+use tokio::sync::oneshot;
 use tollgate_workflows::contracts::coordinator_id;
 use tollgate_workflows::wire;
 use tollgate_workflows::wire::lease::{
-    AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, ReportJson,
+    AcquireJson, AcquireReplyJson, AnswerJson, HeartbeatJson, HeartbeatReplyJson, ReportJson,
 };
 
 /// Carries a worker's messages to the coordinator of its group.
@@ -143,6 +144,62 @@ impl StrictTransport for TemporalTransport {
 
     fn report(&self, report: ReportJson) -> BoxFuture<'_, Result<(), TransportError>> {
         Box::pin(async move { self.signal("report", wire::write(&report)).await })
+    }
+}
+
+/// Over Temporal by signals alone, for services without updates: heartbeats are signal `lease`, and their answers come by
+/// activity `tollgate.notice` on the process's private task queue.
+///
+/// The same rules hold: whoever hears nothing sends the same bytes again, and gets the same answer. An answer costs the
+/// coordinator an activity, and a heartbeat about twice the time and the history of one by update.
+pub(crate) struct SignalTransport {
+    temporal: TemporalTransport,
+    asked: Mutex<Option<Awaited>>,
+}
+
+/// The heartbeat that is under way.
+struct Awaited {
+    incarnation: String,
+    seq: u64,
+    answer: oneshot::Sender<HeartbeatReplyJson>,
+}
+
+impl SignalTransport {
+    /// As [`TemporalTransport::new`].
+    pub(crate) fn new(client: &Client, group: &str, timeout: Duration) -> SignalTransport {
+        SignalTransport { temporal: TemporalTransport::new(client, group, timeout), asked: Mutex::default() }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<Awaited>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an answer. One that nobody waits for is dropped.
+    pub(crate) fn answered(&self, answer: AnswerJson) {
+        let mut asked = self.asked();
+        let is_awaited =
+            |asked: &mut Awaited| asked.seq == answer.seq && asked.incarnation == answer.incarnation;
+        if let Some(awaited) = asked.take_if(is_awaited) {
+            // Whoever waited may just have given up.
+            let _late = awaited.answer.send(answer.reply);
+        }
+    }
+}
+
+impl Transport for SignalTransport {
+    fn heartbeat(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<HeartbeatReplyJson, TransportError>> {
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            let (incarnation, seq) = (request.incarnation.clone(), request.seq);
+            *self.asked() = Some(Awaited { incarnation, seq, answer });
+            self.temporal.signal("lease", wire::write(&request)).await?;
+            // Given up for a newer one: nobody is interested in this.
+            answered.await.map_err(|_| TransportError::Timeout)
+        })
+    }
+
+    fn revoke(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<(), TransportError>> {
+        self.temporal.revoke(request)
     }
 }
 

@@ -5,11 +5,12 @@
 
 use super::text;
 use crate::wire::Unreadable;
-use crate::wire::config::{ApplyJson, LimitJson, RateJson, check_target_rate};
-use std::collections::{BTreeMap, VecDeque};
+use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, check_target_rate};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
-use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_lease, check_name};
+use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_label, check_lease, check_name};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How many changes are remembered: weeks of an operator's work.
@@ -258,7 +259,10 @@ impl Book {
             plan.settings.target_rate_milli = rate;
         }
         for name in &change.remove {
-            plan.remove(name);
+            plan.remove(|key| key.limit == *name);
+        }
+        for one in &change.remove_meters {
+            plan.remove(|key| key.limit == one.name && key.meter == one.meter && key.tier == one.tier);
         }
         for name in &change.abort_ramps {
             plan.abort(name, now, &mut problems);
@@ -300,11 +304,31 @@ impl Book {
         }
     }
 
-    /// One name means one thing: no name twice, none in two lists, none that isn't there.
+    /// One name means one thing: no meter twice, no limit in two lists, none that isn't there.
     fn check_names(&self, change: &ApplyJson, problems: &mut Problems) {
-        let set: Vec<&String> = change.set.iter().map(|limit| &limit.name).collect();
+        let mut cells = BTreeSet::new();
+        for key in change.set.iter().map(LimitJson::key) {
+            if !cells.insert(key.clone()) {
+                let meter = if key.meter == CellKey::METER && key.tier == CellKey::TIER {
+                    String::new()
+                } else {
+                    format!(" ({} {})", key.meter, key.tier)
+                };
+                problems.add(format!("set: limit {}{meter} is given twice", quoted(&key.limit)));
+            }
+        }
+        for one in &change.remove_meters {
+            let key = CellKey { limit: one.name.clone(), meter: one.meter.clone(), tier: one.tier.clone() };
+            if cells.contains(&key) {
+                problems.add(format!("set and remove_meters: both name {}", quoted(&key.to_string())));
+            }
+            if !self.cells.contains_key(&key) {
+                problems.add(format!("remove_meters: there is no {}", quoted(&key.to_string())));
+            }
+        }
+        let set: BTreeSet<&String> = change.set.iter().map(|limit| &limit.name).collect();
         let lists = [
-            ("set", set),
+            ("set", set.into_iter().collect::<Vec<_>>()),
             ("remove", change.remove.iter().collect()),
             ("abort_ramps", change.abort_ramps.iter().collect()),
         ];
@@ -360,10 +384,10 @@ impl Ramp {
 }
 
 impl Plan {
-    fn remove(&mut self, name: &str) {
+    fn remove(&mut self, goes: impl Fn(&CellKey) -> bool) {
         let lines = &mut self.lines;
         self.cells.retain(|key, cell| {
-            let stays = key.limit != name;
+            let stays = !goes(key);
             if !stays {
                 let (rate, burst) =
                     (text::rate(cell.rate.target), text::milli(cell.burst.target.milli_floor()));
@@ -393,7 +417,17 @@ impl Plan {
     }
 
     fn set(&mut self, limit: &LimitJson, ramp: Ramp, problems: &mut Problems) {
-        let key = CellKey::of(&limit.name);
+        let key = limit.key();
+        let old = self.cells.get(&key).map(|cell| &cell.policy);
+        let wanted = match Wanted::of(limit, old) {
+            Ok(wanted) => wanted,
+            Err(problem) => {
+                problems.add(format!("limit {}: {problem}", quoted(&limit.name)));
+                return;
+            }
+        };
+        let Wanted { limit, policy } = wanted;
+        let limit = &limit;
         let Some(cell) = self.cells.get_mut(&key) else {
             let Some(given) = limit.rate else {
                 let named = format!("limit {}", quoted(&limit.name));
@@ -403,11 +437,19 @@ impl Plan {
             let Ok(rate) = given.check() else { return };
             let mut cell =
                 CellConfig::constant(&limit.name, rate, limit.burst_or_default(given), limit.lease());
+            cell.key = key.clone();
+            cell.policy = policy.unwrap_or(Policy::TokenBucket);
             cell.fresh = !limit.moved;
+            check_result(&cell, problems);
             self.lines.push(described("created", &cell));
             self.cells.insert(key, cell);
             return;
         };
+        if let Some(policy) = policy.filter(|policy| cell.policy != *policy) {
+            let (from, to) = (text::policy(&cell.policy), text::policy(&policy));
+            self.lines.push(format!("{key}: {from} -> {to}"));
+            cell.policy = policy;
+        }
         let over = text::over(ramp.over);
         let under_way = |end: LedgerTime| ramp.now < end;
         let was_closed = cell.rate.target.micro_tokens == 0 && cell.burst.target == Amount::ZERO;
@@ -465,12 +507,72 @@ fn check_result(cell: &CellConfig, problems: &mut Problems) {
     }
 }
 
+/// A limit as it is stated, and what that means to the ledger: which tokens there are under its policy.
+struct Wanted {
+    limit: LimitJson,
+    policy: Option<Policy>,
+}
+
+impl Wanted {
+    /// `old` is the policy of the limit so far.
+    fn of(limit: &LimitJson, old: Option<&Policy>) -> Result<Wanted, String> {
+        let mut limit = limit.clone();
+        let policy = match (limit.policy, old) {
+            (Some(LimitPolicyJson::TokenBucket), _) => Some(Policy::TokenBucket),
+            (Some(LimitPolicyJson::LeakyBucket), _) => {
+                limit.burst = limit.burst.or(Some(1));
+                Some(Policy::TokenBucket)
+            }
+            (Some(LimitPolicyJson::InFlight { drain_ms }), _) => {
+                Some(Policy::InFlight { drain: Span::from_millis(drain_ms) })
+            }
+            (Some(LimitPolicyJson::SlidingWindow), _) | (None, Some(Policy::SlidingWindow { .. })) => {
+                if limit.burst.is_some() {
+                    return Err("burst is given, allowed: none with a sliding window; its rate says it all"
+                        .to_owned());
+                }
+                let Some(rate) = limit.rate else {
+                    let missing = "rate is missing: so many in any window as long as its period";
+                    return if old.is_some_and(|old| matches!(old, Policy::SlidingWindow { .. })) {
+                        Ok(Wanted { limit, policy: None })
+                    } else {
+                        Err(missing.to_owned())
+                    };
+                };
+                limit.burst = Some(rate.count);
+                Some(Policy::SlidingWindow { window: Span::from_millis(rate.period_ms) })
+            }
+            (None, _) => None,
+        };
+        let in_flight =
+            policy.as_ref().or(old).is_some_and(|policy| matches!(policy, Policy::InFlight { .. }));
+        if in_flight {
+            if limit.rate.is_some() {
+                return Err(
+                    "rate is given, allowed: none with in_flight; `burst` says how many at once".to_owned()
+                );
+            }
+            if limit.burst.is_none() && old.is_none_or(|old| !matches!(old, Policy::InFlight { .. })) {
+                return Err("burst is missing: how many may be in flight at once".to_owned());
+            }
+            // For display and for the order of magnitude of waiting times.
+            limit.rate = limit.burst.map(|count| RateJson { count, period_ms: 1_000 });
+        }
+        Ok(Wanted { limit, policy })
+    }
+}
+
 /// Checks every field, not just the first that is wrong.
 fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
     let before = problems.count;
     let named = format!("limit {}", quoted(&limit.name));
     if let Err(error) = check_name("name", &limit.name) {
         problems.add(error);
+    }
+    for (field, label) in [("meter", &limit.meter), ("tier", &limit.tier)] {
+        if let Err(error) = check_label(field, label) {
+            problems.add(format!("{named}: {error}"));
+        }
     }
     if let Some(Err(error)) = limit.rate.map(RateJson::check) {
         problems.add(format!("{named}: {error}"));
@@ -488,7 +590,12 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
 fn described(how: &str, cell: &CellConfig) -> String {
     let (rate, burst) = (text::rate(cell.rate.target), text::milli(cell.burst.target.milli_floor()));
     let moved = if cell.fresh { "" } else { ", moved here: waits for the leases of its old group" };
-    format!("{}: {how}, rate {rate}, burst {burst}, lease {}{moved}", cell.key, text::span(cell.lease))
+    let what = match &cell.policy {
+        Policy::TokenBucket => format!("rate {rate}, burst {burst}"),
+        Policy::InFlight { .. } => format!("{burst} {}", text::policy(&cell.policy)),
+        policy => format!("{burst} in a {}", text::policy(policy)),
+    };
+    format!("{}: {how}, {what}, lease {}{moved}", cell.key, text::span(cell.lease))
 }
 
 /// A cell whose burst the wire carries exactly.

@@ -4,14 +4,16 @@
 
 use super::Push;
 use super::book::{Book, Entry, Outcome};
+use crate::limits::{
+    burst_curve, burst_curve_of, policy, policy_of, rate_curve, rate_curve_of, version, version_of,
+};
 use crate::proto as pb;
 use crate::state::StateError;
 use crate::wire::status::UnreadableJson;
 use prost::Message;
-use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::Settings;
-use tollgate_core::limit::{CellConfig, CellKey, Version};
-use tollgate_core::units::{Amount, LedgerTime, Span};
+use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::units::{LedgerTime, Span};
 
 /// What one run hands to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ impl Carried {
             }),
             runs: self.runs,
             push: Some(pb::ConfigPush {
-                acknowledged: self.push.acknowledged.map(write_version),
+                acknowledged: self.push.acknowledged.map(version),
                 acknowledged_us: self.push.acknowledged_at.0,
                 again: self.push.again,
                 error: self.push.error.clone(),
@@ -70,7 +72,7 @@ impl Carried {
             },
             runs: config.runs,
             push: Push {
-                acknowledged: push.acknowledged.map(read_version),
+                acknowledged: push.acknowledged.map(version_of),
                 acknowledged_at: LedgerTime(push.acknowledged_us),
                 again: push.again,
                 error: push.error,
@@ -81,7 +83,7 @@ impl Carried {
 
 fn write_book(book: &Book) -> pb::ConfigBook {
     pb::ConfigBook {
-        version: Some(write_version(book.version)),
+        version: Some(version(book.version)),
         now_us: book.now.0,
         target_rate_milli: book.settings.target_rate_milli,
         limits: book.cells.values().map(write_limit).collect(),
@@ -98,7 +100,7 @@ fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
         cells.push((cell.key.clone(), cell));
     }
     Ok(Book {
-        version: read_version(book.version.ok_or(StateError::Broken("the version"))?),
+        version: version_of(book.version.ok_or(StateError::Broken("the version"))?),
         now: LedgerTime(book.now_us),
         settings: Settings { target_rate_milli: book.target_rate_milli },
         cells: cells.into_iter().collect(),
@@ -109,49 +111,24 @@ fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
 }
 
 fn write_limit(cell: &CellConfig) -> pb::ConfigLimit {
-    let rate = |rate: Rate| pb::Rate { micro_tokens: rate.micro_tokens, period_us: rate.period.0 };
     pb::ConfigLimit {
         limit: cell.key.limit.clone(),
         meter: cell.key.meter.clone(),
         tier: cell.key.tier.clone(),
-        rate: Some(pb::RateCurve {
-            source: Some(rate(cell.rate.source)),
-            target: Some(rate(cell.rate.target)),
-            start_us: cell.rate.start.0,
-            end_us: cell.rate.end.0,
-        }),
-        burst: Some(pb::BurstCurve {
-            source_milli: cell.burst.source.milli_floor(),
-            target_milli: cell.burst.target.milli_floor(),
-            start_us: cell.burst.start.0,
-            end_us: cell.burst.end.0,
-        }),
+        rate: Some(rate_curve(cell.rate)),
+        burst: Some(burst_curve(cell.burst)),
         lease_us: cell.lease.0,
         fresh: cell.fresh,
+        policy: policy(&cell.policy),
     }
 }
 
 fn read_limit(limit: pb::ConfigLimit) -> Result<CellConfig, StateError> {
-    let rate = limit.rate.ok_or(StateError::Broken("a rate"))?;
-    let burst = limit.burst.ok_or(StateError::Broken("a burst"))?;
-    let value = |rate: Option<pb::Rate>| {
-        let rate = rate.ok_or(StateError::Broken("a rate"))?;
-        Ok::<Rate, StateError>(Rate { micro_tokens: rate.micro_tokens, period: Span(rate.period_us) })
-    };
     Ok(CellConfig {
         key: CellKey { limit: limit.limit, meter: limit.meter, tier: limit.tier },
-        rate: RateCurve {
-            source: value(rate.source)?,
-            target: value(rate.target)?,
-            start: LedgerTime(rate.start_us),
-            end: LedgerTime(rate.end_us),
-        },
-        burst: BurstCurve {
-            source: Amount::from_milli(burst.source_milli),
-            target: Amount::from_milli(burst.target_milli),
-            start: LedgerTime(burst.start_us),
-            end: LedgerTime(burst.end_us),
-        },
+        rate: rate_curve_of(limit.rate.ok_or(StateError::Broken("a rate"))?)?,
+        burst: burst_curve_of(limit.burst.ok_or(StateError::Broken("a burst"))?),
+        policy: policy_of(limit.policy),
         lease: Span(limit.lease_us),
         fresh: limit.fresh,
     })
@@ -164,8 +141,8 @@ fn write_entry(entry: &Entry) -> pb::ConfigEntry {
         Outcome::Refused => pb::ConfigOutcome::Refused,
     };
     pb::ConfigEntry {
-        version: Some(write_version(entry.version)),
-        replaced: Some(write_version(entry.replaced)),
+        version: Some(version(entry.version)),
+        replaced: Some(version(entry.replaced)),
         at_us: entry.at.0,
         actor: entry.actor.clone(),
         reason: entry.reason.clone(),
@@ -182,8 +159,8 @@ fn read_entry(entry: pb::ConfigEntry) -> Entry {
         pb::ConfigOutcome::Refused => Outcome::Refused,
     };
     Entry {
-        version: read_version(entry.version.unwrap_or_default()),
-        replaced: read_version(entry.replaced.unwrap_or_default()),
+        version: version_of(entry.version.unwrap_or_default()),
+        replaced: version_of(entry.replaced.unwrap_or_default()),
         at: LedgerTime(entry.at_us),
         actor: entry.actor,
         reason: entry.reason,
@@ -193,19 +170,12 @@ fn read_entry(entry: pb::ConfigEntry) -> Entry {
     }
 }
 
-fn write_version(version: Version) -> pb::Version {
-    pb::Version { run_us: version.run, n: version.n }
-}
-
-fn read_version(version: pb::Version) -> Version {
-    Version { run: version.run_us, n: version.n }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::wire::config::ApplyJson;
     use crate::wire::read_json;
+    use tollgate_core::limit::Version;
 
     fn apply(book: &mut Book, at: u64, json: &str) {
         let change: ApplyJson = read_json(json.as_bytes()).unwrap();

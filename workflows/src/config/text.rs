@@ -1,6 +1,7 @@
 //! Rates, spans and times as people write them.
 
 use tollgate_core::curve::Rate;
+use tollgate_core::policy::Policy;
 use tollgate_core::units::{LedgerTime, Span};
 
 const MICRO: u64 = 1_000_000;
@@ -37,6 +38,16 @@ pub(super) fn span(span: Span) -> String {
         us if us % 1_000_000 == 0 => format!("{} s", us / 1_000_000),
         us if us % 1_000 == 0 => format!("{} ms", us / 1_000),
         us => format!("{us} us"),
+    }
+}
+
+/// What a policy is called, with its figures.
+pub(super) fn policy(policy: &Policy) -> String {
+    match policy {
+        Policy::TokenBucket => "token bucket".to_owned(),
+        Policy::SlidingWindow { window } => format!("sliding window of {}", span(*window)),
+        Policy::FixedWindow { boundaries } => format!("fixed window, {} boundaries known", boundaries.len()),
+        Policy::InFlight { drain } => format!("in flight, drain {}", span(*drain)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::book::{Book, Entry, Outcome};
 use super::{Config, text};
-use crate::wire::config::ExactRateJson;
+use crate::wire::config::{ExactRateJson, PolicyJson};
 use crate::wire::status::UnreadableJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::Rate;
@@ -69,6 +69,9 @@ pub struct ConfiguredLimitJson {
     pub rate_text: String,
     /// The burst that was set, in whole tokens.
     pub burst: u64,
+    /// How used tokens become usable again.
+    #[serde(default)]
+    pub policy: PolicyJson,
     /// How long a worker may act on one answer.
     pub lease_ms: u64,
     /// Whether it was used in another group before.
@@ -224,6 +227,7 @@ impl ConfiguredLimitJson {
             rate: exact(rate.target),
             rate_text: text::rate(rate.target),
             burst: u64::try_from(burst.target.whole()).unwrap_or(0),
+            policy: PolicyJson::of(&cell.policy),
             lease_ms: cell.lease.millis(),
             moved: !cell.fresh,
             effective: EffectiveLimitJson::of(cell, now),

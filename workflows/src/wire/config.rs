@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
 use tollgate_core::limit::{CellConfig, CellKey, Version, check_label, check_name, check_ramp, check_rate};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How long a change ramps when it doesn't say.
@@ -43,6 +44,15 @@ impl RateJson {
 pub struct LimitJson {
     /// Its name.
     pub name: String,
+    /// What is counted: `requests` if missing. A limit may have several meters; each is set by itself.
+    #[serde(default = "meter", skip_serializing_if = "is_default_meter")]
+    pub meter: String,
+    /// The priority class: `default` if missing.
+    #[serde(default = "tier", skip_serializing_if = "is_default_tier")]
+    pub tier: String,
+    /// How it counts. If missing: an existing limit keeps its policy; a new one is a token bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<LimitPolicyJson>,
     /// Tokens per time. If missing: an existing limit keeps its rate, with the ramp that it is on; a new one needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateJson>,
@@ -58,7 +68,57 @@ pub struct LimitJson {
     pub moved: bool,
 }
 
+/// How a limit counts, as an operator wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum LimitPolicyJson {
+    /// `burst` at once, then `rate`: in every interval at most the burst and what the rate brings in it.
+    TokenBucket,
+    /// Evenly spaced: a token bucket whose burst is one token unless given.
+    LeakyBucket,
+    /// Never more than the rate's count in any window as long as the rate's period. Takes no burst.
+    SlidingWindow,
+    /// Never more than `burst` at once. Takes no rate.
+    InFlight {
+        /// How long work goes on downstream after its client is gone.
+        #[serde(default)]
+        drain_ms: u64,
+    },
+}
+
+/// Names one meter of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MeterJson {
+    /// The limit.
+    pub name: String,
+    /// Its meter; `requests` if missing.
+    #[serde(default = "meter")]
+    pub meter: String,
+    /// Its tier; `default` if missing.
+    #[serde(default = "tier")]
+    pub tier: String,
+}
+
 impl LimitJson {
+    /// A limit of which nothing is said yet.
+    pub fn named(name: &str) -> LimitJson {
+        LimitJson {
+            name: name.to_owned(),
+            meter: meter(),
+            tier: tier(),
+            policy: None,
+            rate: None,
+            burst: None,
+            lease_ms: None,
+            moved: false,
+        }
+    }
+
+    /// Which cell it is.
+    pub fn key(&self) -> CellKey {
+        CellKey { limit: self.name.clone(), meter: self.meter.clone(), tier: self.tier.clone() }
+    }
+
     /// The burst of a new limit with this rate, given or by default; never below one when the rate isn't zero.
     pub fn burst_or_default(&self, rate: RateJson) -> u64 {
         self.burst.unwrap_or_else(|| default_burst(rate))
@@ -96,6 +156,9 @@ pub struct ApplyJson {
     /// Limits to remove.
     #[serde(default)]
     pub remove: Vec<String>,
+    /// Single meters to remove.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remove_meters: Vec<MeterJson>,
     /// Limits whose ramp stops where it is.
     #[serde(default)]
     pub abort_ramps: Vec<String>,
@@ -238,6 +301,63 @@ impl BurstCurveJson {
     }
 }
 
+/// How used tokens become usable again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum PolicyJson {
+    /// Never: tokens are minted at the rate, up to the burst.
+    #[default]
+    TokenBucket,
+    /// One window after their use: never more than the burst in any window.
+    SlidingWindow {
+        /// The window.
+        window_ms: u64,
+    },
+    /// At the next boundary: never more than the burst between two of them.
+    FixedWindow {
+        /// When windows begin, in order.
+        boundaries_us: Vec<u64>,
+    },
+    /// When they are released: never more than the burst at once.
+    InFlight {
+        /// How long work goes on downstream after its client is gone.
+        #[serde(default)]
+        drain_ms: u64,
+    },
+}
+
+impl PolicyJson {
+    /// The policy as JSON carries it.
+    pub fn of(policy: &Policy) -> PolicyJson {
+        match policy {
+            Policy::TokenBucket => PolicyJson::TokenBucket,
+            Policy::SlidingWindow { window } => PolicyJson::SlidingWindow { window_ms: window.millis() },
+            Policy::FixedWindow { boundaries } => {
+                PolicyJson::FixedWindow { boundaries_us: boundaries.iter().map(|at| at.0).collect() }
+            }
+            Policy::InFlight { drain } => PolicyJson::InFlight { drain_ms: drain.millis() },
+        }
+    }
+
+    /// The policy. Ranges are checked with the cell.
+    pub fn policy(&self) -> Policy {
+        match self {
+            PolicyJson::TokenBucket => Policy::TokenBucket,
+            PolicyJson::SlidingWindow { window_ms } => {
+                Policy::SlidingWindow { window: Span::from_millis(*window_ms) }
+            }
+            PolicyJson::FixedWindow { boundaries_us } => {
+                Policy::FixedWindow { boundaries: boundaries_us.iter().copied().map(LedgerTime).collect() }
+            }
+            PolicyJson::InFlight { drain_ms } => Policy::InFlight { drain: Span::from_millis(*drain_ms) },
+        }
+    }
+
+    fn is_bucket(&self) -> bool {
+        *self == PolicyJson::TokenBucket
+    }
+}
+
 /// One cell of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellConfigJson {
@@ -253,6 +373,9 @@ pub struct CellConfigJson {
     pub rate: RateCurveJson,
     /// The most tokens used at once.
     pub burst: BurstCurveJson,
+    /// How used tokens become usable again.
+    #[serde(default, skip_serializing_if = "PolicyJson::is_bucket")]
+    pub policy: PolicyJson,
     /// How long a worker may act on one answer.
     pub lease_ms: u64,
     /// Whether nobody can hold a lease of it from elsewhere.
@@ -262,6 +385,12 @@ pub struct CellConfigJson {
 
 fn meter() -> String {
     CellKey::METER.to_owned()
+}
+fn is_default_meter(meter: &str) -> bool {
+    meter == CellKey::METER
+}
+fn is_default_tier(tier: &str) -> bool {
+    tier == CellKey::TIER
 }
 fn tier() -> String {
     CellKey::TIER.to_owned()
@@ -332,6 +461,7 @@ impl ConfigureJson {
             tier: config.key.tier.clone(),
             rate: RateCurveJson::of(config.rate),
             burst: BurstCurveJson::of(config.burst),
+            policy: PolicyJson::of(&config.policy),
             lease_ms: config.lease.millis(),
             fresh: config.fresh,
         };
@@ -357,6 +487,7 @@ impl ConfigureJson {
                 key: CellKey { limit: cell.limit, meter: cell.meter, tier: cell.tier },
                 rate: cell.rate.check()?,
                 burst: cell.burst.curve(),
+                policy: cell.policy.policy(),
                 lease: Span::from_millis(cell.lease_ms),
                 fresh: cell.fresh,
             };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Ended};
 use tollgate_core::limit::{CellKey, LEASE_MAX, LEASE_MIN, check_label, check_lease, check_name};
 use tollgate_core::message as core;
+use tollgate_core::policy::Terms;
 use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 
 /// Epochs and nonces are drawn from 53 bits, so that JSON numbers carry them everywhere.
@@ -37,11 +38,15 @@ pub fn incarnation_of(text: &str) -> Result<core::Incarnation, Unreadable> {
 fn meter() -> String {
     CellKey::METER.to_owned()
 }
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
 fn tier() -> String {
     CellKey::TIER.to_owned()
 }
 
-/// Input of update `heartbeat` and of signals `report` and `revoke` from workers.
+/// Input of update `heartbeat` and of signals `lease`, `report` and `revoke` from workers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatJson {
     /// 32 hexadecimal digits, drawn at every start of a process.
@@ -88,6 +93,9 @@ pub struct CellReportJson {
     /// Debt.
     #[serde(default)]
     pub debt_milli: u64,
+    /// Conserved tokens that are in use, or used and not yet usable again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub out: u64,
     /// Wanted tokens a second, in millionths.
     #[serde(default)]
     pub demand_micro: u64,
@@ -130,6 +138,7 @@ impl HeartbeatJson {
             used: report.used,
             returned_milli: report.returned.milli_floor(),
             debt_milli: report.debt.milli_floor(),
+            out: report.out,
             demand_micro: report.demand,
             waiting: report.waiting,
             largest: report.largest,
@@ -200,6 +209,7 @@ impl CellReportJson {
             used: self.used,
             returned: Amount::from_milli(self.returned_milli),
             debt: Amount::from_milli(self.debt_milli),
+            out: self.out,
             demand: self.demand_micro,
             waiting: self.waiting,
             largest: self.largest.max(1),
@@ -226,6 +236,17 @@ pub enum HeartbeatReplyJson {
     Ok(ReplyJson),
     /// None, and why.
     Refused(RefusedJson),
+}
+
+/// Input of activity `tollgate.notice` when it brings the answer to a heartbeat that came by signal `lease`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerJson {
+    /// Whose.
+    pub incarnation: String,
+    /// The request answered.
+    pub seq: u64,
+    /// As update `heartbeat` gives it.
+    pub reply: HeartbeatReplyJson,
 }
 
 /// Why a heartbeat got no reply.
@@ -299,12 +320,71 @@ pub struct LeaseJson {
     pub rate: RateCurveJson,
     /// The burst now.
     pub burst: u64,
+    /// How used tokens become usable again.
+    #[serde(default, skip_serializing_if = "TermsJson::is_minted")]
+    pub policy: TermsJson,
+    /// Others want more of what is conserved than there is: what isn't about to be used shall come back at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scarce: bool,
     /// Only confirms what the request claimed.
     #[serde(default)]
     pub confirm: bool,
     /// When to ask again for counted tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<u64>,
+}
+
+/// How used tokens become usable again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum TermsJson {
+    /// Never: new ones are minted.
+    #[default]
+    TokenBucket,
+    /// One window after their use.
+    SlidingWindow {
+        /// The window.
+        window_us: u64,
+    },
+    /// At the next boundary.
+    FixedWindow {
+        /// The one before the grant.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last_us: Option<u64>,
+        /// The one after it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next_us: Option<u64>,
+    },
+    /// When they are released.
+    InFlight {},
+}
+
+impl TermsJson {
+    fn is_minted(&self) -> bool {
+        *self == TermsJson::TokenBucket
+    }
+
+    fn of(terms: Terms) -> TermsJson {
+        match terms {
+            Terms::Minted => TermsJson::TokenBucket,
+            Terms::After(window) => TermsJson::SlidingWindow { window_us: window.0 },
+            Terms::AtBoundary { last, next } => {
+                TermsJson::FixedWindow { last_us: last.map(|at| at.0), next_us: next.map(|at| at.0) }
+            }
+            Terms::OnRelease => TermsJson::InFlight {},
+        }
+    }
+
+    fn terms(self) -> Terms {
+        match self {
+            TermsJson::TokenBucket => Terms::Minted,
+            TermsJson::SlidingWindow { window_us } => Terms::After(Span(window_us)),
+            TermsJson::FixedWindow { last_us, next_us } => {
+                Terms::AtBoundary { last: last_us.map(LedgerTime), next: next_us.map(LedgerTime) }
+            }
+            TermsJson::InFlight {} => Terms::OnRelease,
+        }
+    }
 }
 
 impl HeartbeatReplyJson {
@@ -440,6 +520,8 @@ impl LeaseJson {
             duration_ms: terms.duration.millis(),
             rate: RateCurveJson::of(terms.rate),
             burst: terms.burst,
+            policy: TermsJson::of(terms.policy),
+            scarce: terms.scarce,
             confirm: terms.confirm,
             due_ms: terms.due.map(Span::millis_ceil),
         }
@@ -455,6 +537,8 @@ impl LeaseJson {
             duration: Span::from_millis(self.duration_ms),
             rate: self.rate.check()?,
             burst: self.burst,
+            policy: self.policy.terms(),
+            scarce: self.scarce,
             confirm: self.confirm,
             due: self.due_ms.map(Span::from_millis),
         })

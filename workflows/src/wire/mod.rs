@@ -7,6 +7,8 @@
 //! Everything is read through [`read`], which names the field that is wrong and never fails a workflow task.
 
 pub mod config;
+pub mod explain;
+pub mod granted;
 pub mod lease;
 pub mod status;
 

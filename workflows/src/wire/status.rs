@@ -1,6 +1,7 @@
 //! What queries answer.
 
-use super::config::VersionJson;
+use super::config::{PolicyJson, VersionJson};
+use super::explain::StarvingJson;
 use super::lease::{ended_text, incarnation_text};
 use serde::{Deserialize, Serialize};
 use tollgate_core::ledger::alloc_share::Kind;
@@ -92,7 +93,16 @@ pub struct LimitRowJson {
     pub share_ppb: u32,
     /// Caps that are out.
     pub cap_milli: u64,
-    /// `shares` or `tokens`.
+    /// How used tokens become usable again.
+    #[serde(default)]
+    pub policy: PolicyJson,
+    /// Conserved tokens that are in use, or used and not yet usable again, as holders last said.
+    #[serde(default)]
+    pub out: u64,
+    /// Conserved tokens that nobody accounts for and that are not usable yet.
+    #[serde(default)]
+    pub away_milli: u64,
+    /// `shares`, `tokens`, `turns` or `permits`.
     pub kind: String,
     /// Why.
     pub kind_reason: String,
@@ -102,6 +112,12 @@ pub struct LimitRowJson {
     pub waiting: u64,
     /// Holders.
     pub holders: u64,
+    /// Tokens used a second, in millionths, in the last window that was long enough to tell; missing until there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_micro: Option<u64>,
+    /// Whoever waits for too long although the limit has room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starving: Option<StarvingJson>,
     /// Until when it recovers, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovering_until_us: Option<u64>,
@@ -153,7 +169,7 @@ pub struct HolderJson {
     pub demand_micro: u64,
     /// Tokens that its waiters want.
     pub waiting: u64,
-    /// Since when.
+    /// Since when without a break; those who wait may be others by now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since_us: Option<u64>,
     /// When it last asked.
@@ -214,12 +230,15 @@ pub struct GrantJson {
     pub status: String,
     /// When that came about.
     pub at_us: u64,
+    /// With `granted`: until when the work may start, by the clock of the Temporal server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_until_us: Option<u64>,
     /// With `granted`: until when it counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_us: Option<u64>,
 }
 
-/// Input of queries `limit`, `worker` and `grants`. All fields may be missing: then everything is meant.
+/// Input of queries `limit`, `worker`, `grants` and `explain`. All fields may be missing: then everything is meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterJson {
     /// Only this limit.
@@ -234,6 +253,9 @@ pub struct FilterJson {
     /// Only this permit.
     #[serde(default)]
     pub id: String,
+    /// For `explain`: a limit or a worker, whichever has this name or incarnation.
+    #[serde(default)]
+    pub name: String,
 }
 
 impl LimitRowJson {
@@ -252,22 +274,31 @@ impl LimitRowJson {
             debt_milli: (-view.free).milli_floor(),
             share_ppb: view.share.ppb(),
             cap_milli: view.cap.milli_floor(),
+            policy: PolicyJson::of(&view.policy),
+            out: view.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.out)),
+            away_milli: view.away.milli_floor(),
             kind: match view.kind {
                 Kind::Shares => "shares".to_owned(),
                 Kind::Tokens => "tokens".to_owned(),
                 Kind::Turns => "turns".to_owned(),
+                Kind::Permits => "permits".to_owned(),
             },
-            kind_reason: format!(
-                "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once, {} tokens per round trip",
-                reason.per_heartbeat_milli / 1_000,
-                reason.per_heartbeat_milli % 1_000,
-                reason.needed,
-                reason.burst,
-                reason.per_round
-            ),
+            kind_reason: match view.kind {
+                Kind::Permits => "used tokens come back: each worker holds a part of them".to_owned(),
+                _ => format!(
+                    "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once, {} tokens per round trip",
+                    reason.per_heartbeat_milli / 1_000,
+                    reason.per_heartbeat_milli % 1_000,
+                    reason.needed,
+                    reason.burst,
+                    reason.per_round
+                ),
+            },
             used: view.used,
             waiting: view.waiting,
             holders: view.holders.len() as u64,
+            used_micro: view.used_micro,
+            starving: view.starving.as_ref().map(|waiter| StarvingJson::of(view, waiter)),
             recovering_until_us: view.recovering_until.map(|until| until.0),
             removed: view.removed,
         }
@@ -319,22 +350,26 @@ pub fn workers(ledger: &Ledger, filter: &FilterJson) -> WorkersJson {
             let mine = view.holders.iter().filter(|holder| holder.incarnation == *incarnation);
             holds.extend(mine.map(|holder| HolderJson::of(&view.key, holder)));
         }
-        let standing = match worker.standing {
-            Standing::Live => "live",
-            Standing::Evicted => "evicted",
-            Standing::Revoked => "revoked",
-            Standing::Burned => "burned",
-        };
         workers.push(WorkerJson {
             incarnation: text,
             worker: worker.name.clone(),
-            standing: standing.to_owned(),
+            standing: standing_text(worker.standing).to_owned(),
             seq: worker.seq,
             seen_us: worker.seen.0,
             holds,
         });
     }
     WorkersJson { now_us: ledger.state().now.0, workers }
+}
+
+/// A standing as JSON names it.
+pub(crate) fn standing_text(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Live => "live",
+        Standing::Evicted => "evicted",
+        Standing::Revoked => "revoked",
+        Standing::Burned => "burned",
+    }
 }
 
 /// Strict permits of a client, of an id, of a limit, or all.
@@ -366,14 +401,15 @@ impl GrantJson {
             cost: record.cost,
             status: ended_text(record.how).to_owned(),
             at_us: record.at.0,
+            valid_until_us: None,
             expires_us: None,
         }
     }
 
     fn current(id: &str, key: &CellKey, strict: &Strict) -> Option<GrantJson> {
-        let (status, at, expires) = match strict.stage {
+        let (status, at, until) = match strict.stage {
             Stage::Waiting(_) => ("waiting", strict.since, None),
-            Stage::Granted { at, expires } => ("granted", at, Some(expires)),
+            Stage::Granted { at, expires } => ("granted", at, Some((at + strict.lease, expires))),
             Stage::Over { .. } => return None,
         };
         Some(GrantJson {
@@ -385,7 +421,8 @@ impl GrantJson {
             cost: strict.cost,
             status: status.to_owned(),
             at_us: at.0,
-            expires_us: expires.map(|expires| expires.0),
+            valid_until_us: until.map(|(valid, _)| valid.0),
+            expires_us: until.map(|(_, expires)| expires.0),
         })
     }
 }

@@ -111,6 +111,11 @@ pub const BENCHES: &[Bench] = &[
         by: By::Program("real"),
     },
     Bench {
+        name: "transport",
+        purpose: "heartbeats by update and by signals alone, at 10, 50 and 200 workers",
+        by: By::Program("real"),
+    },
+    Bench {
         name: "accuracy",
         purpose: "the same batch under Temporal's own task-queue limit and under tollgate",
         by: By::Fleet,

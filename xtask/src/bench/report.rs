@@ -93,6 +93,17 @@ const SECTIONS: &[Section] = &[
         pictures: decision_pictures,
     },
     Section {
+        name: "transport",
+        title: "Updates and signals",
+        text: "So many gates, with some work in each, lease over Temporal at the pace that the ledger asks for: by updates, and by \
+               signals alone, whose answers are pushed as activities. The time is from sending a heartbeat to having its answer, \
+               tries again included; events are what one answer adds to the coordinator's history. `all leased`: from nothing to a \
+               lease for everybody, as after a deployment of all at once, which updates refuse beyond ten at a time. The gates share \
+               one process, and the machine with server and host.",
+        tables: transport_tables,
+        pictures: |_| Vec::new(),
+    },
+    Section {
         name: "accuracy",
         title: "How exactly a limit is kept",
         text: "The same calls on one task queue, with five worker processes and an HTTP downstream that counts for itself, under \
@@ -384,6 +395,26 @@ fn decision_pictures(figures: &Figures<'_>) -> Vec<(&'static str, Bars)> {
         line: None,
     };
     vec![("decision", bars)]
+}
+
+fn transport_tables(figures: &Figures<'_>) -> String {
+    let mut rows = Vec::new();
+    for workers in ["workers_10", "workers_50", "workers_200"] {
+        for kind in ["updates", "signals"] {
+            let figure = |name: &str| figures.short(&format!("transport.{workers}.{kind}.{name}"));
+            rows.push(vec![
+                format!("{} by {kind}", workers.trim_start_matches("workers_")),
+                figure("milliseconds_p50"),
+                figure("milliseconds_p99"),
+                figure("answers_per_second"),
+                figure("events_per_answer"),
+                figure("all_leased_seconds"),
+            ]);
+        }
+    }
+    let heads =
+        ["workers", "median, ms", "99th percentile, ms", "answers a second", "events each", "all leased, s"];
+    table(&heads, &rows)
 }
 
 const RATES: [&str; 3] = ["rate_5", "rate_50", "rate_150"];

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use crate::workspace::Workspace;
-use crate::{chaos, demo, report, rules, temporal_cli};
+use crate::{chaos, demo, python_sdk, report, rules, temporal_cli};
 
 /// What `cargo xtask test` takes.
 #[derive(Debug, Clone, Default, Args)]
@@ -50,6 +50,7 @@ pub const STEPS: &[Step] = &[
     },
     Step { name: "build", purpose: "every target builds", run: build },
     Step { name: "temporal", purpose: "there is a Temporal CLI for end-to-end tests", run: temporal },
+    Step { name: "python", purpose: "there is Temporal's Python SDK for the same", run: python },
     Step { name: "test", purpose: "all tests pass, those on a real Temporal server too", run: test },
     Step {
         name: "demo",
@@ -69,11 +70,12 @@ pub const STEPS: &[Step] = &[
 pub struct Session<'a> {
     workspace: &'a Workspace,
     temporal_cli: OnceCell<PathBuf>,
+    python_sdk: OnceCell<PathBuf>,
 }
 
 impl<'a> Session<'a> {
     fn new(workspace: &'a Workspace) -> Self {
-        Self { workspace, temporal_cli: OnceCell::new() }
+        Self { workspace, temporal_cli: OnceCell::new(), python_sdk: OnceCell::new() }
     }
 
     /// The path of the Temporal CLI, found or downloaded at the first call.
@@ -87,6 +89,19 @@ impl<'a> Session<'a> {
         let found = temporal_cli::find_or_fetch(self.workspace.root())?;
         eprintln!("Temporal CLI {} at {}", found.version, found.path.display());
         Ok(self.temporal_cli.get_or_init(|| found.path))
+    }
+
+    /// The folder of Temporal's Python SDK, found or downloaded at the first call.
+    ///
+    /// # Errors
+    /// When there is none that works.
+    pub fn python_sdk(&self) -> Result<&Path> {
+        if let Some(path) = self.python_sdk.get() {
+            return Ok(path);
+        }
+        let found = python_sdk::find_or_fetch(self.workspace.root())?;
+        eprintln!("Python SDK of Temporal at {}", found.display());
+        Ok(self.python_sdk.get_or_init(|| found))
     }
 
     /// A cargo command in the workspace.
@@ -204,9 +219,14 @@ fn temporal(session: &Session<'_>) -> Result<()> {
     session.temporal_cli().map(drop)
 }
 
+fn python(session: &Session<'_>) -> Result<()> {
+    session.python_sdk().map(drop)
+}
+
 fn test(session: &Session<'_>) -> Result<()> {
     let mut command = session.cargo(&["test", "--workspace"]);
     command.env(temporal_cli::OVERRIDE_VARIABLE, session.temporal_cli()?);
+    command.env(python_sdk::OVERRIDE_VARIABLE, session.python_sdk()?);
     succeed(command, "see the failed tests above")
 }
 
@@ -219,7 +239,7 @@ fn short_chaos(session: &Session<'_>) -> Result<()> {
 }
 
 fn doc(session: &Session<'_>) -> Result<()> {
-    let mut command = session.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    let mut command = session.cargo(&["doc", "--workspace", "--all-features", "--no-deps", "--quiet"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     succeed(command, "see the warnings above")
 }

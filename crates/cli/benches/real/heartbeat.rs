@@ -11,6 +11,7 @@ use temporalio_common::data_converters::RawValue;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 use tollgate_workflows::wire;
 use tollgate_workflows::wire::config::ConfigureJson;
@@ -27,6 +28,7 @@ pub(crate) fn configuration(limits: usize, rate: u64, burst: u64) -> ConfigureJs
         key: CellKey::of(&name),
         rate: RateCurve::constant(Rate::per_second(rate)),
         burst: BurstCurve::constant(burst),
+        policy: Policy::TokenBucket,
         lease: Span::from_secs(15),
         fresh: true,
     };
@@ -58,6 +60,7 @@ impl Worker {
             used: 0,
             returned_milli: 0,
             debt_milli: 0,
+            out: 0,
             demand_micro: 5_000_000,
             waiting: 0,
             largest: 1,

@@ -9,6 +9,7 @@ use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, HOLDINGS_MAX, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
 use tollgate_core::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Request};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 use tollgate_workflows::{proto, state};
 
@@ -73,6 +74,7 @@ fn ledger(workers: usize, each: usize) -> Result<Ledger, Failure> {
         key: key.clone(),
         rate: RateCurve::constant(Rate::per_second(50_000)),
         burst: BurstCurve::constant(100_000),
+        policy: Policy::TokenBucket,
         lease: Span::from_secs(15),
         fresh: true,
     };
@@ -124,6 +126,7 @@ fn report(key: &CellKey, number: u64) -> CellReport {
         used: 0,
         returned: Amount::ZERO,
         debt: Amount::ZERO,
+        out: 0,
         demand: 5_000_000 + number * 1_000,
         waiting: 0,
         largest: 1,

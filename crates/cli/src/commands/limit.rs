@@ -2,7 +2,7 @@
 
 use super::{print, print_line};
 use crate::actor;
-use crate::args::{Change, Global, Limit, LimitSet};
+use crate::args::{Change, Global, Limit, LimitSet, PolicyKind};
 use crate::connection::{Session, Workflow};
 use crate::failure::Failure;
 use crate::moment::{self, left};
@@ -11,7 +11,9 @@ use crate::table::{Cell, Paint, Side, Table, printable};
 use tollgate_core::limit::CellKey;
 use tollgate_core::units::Span;
 use tollgate_workflows::config::view::{ConfigJson, ConfiguredLimitJson};
-use tollgate_workflows::wire::config::{AppliedJson, ApplyJson, LimitJson};
+use tollgate_workflows::wire::config::{
+    AppliedJson, ApplyJson, LimitJson, LimitPolicyJson, MeterJson, PolicyJson,
+};
 
 /// Shows and changes limits.
 ///
@@ -30,8 +32,15 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
             apply.if_version.get_or_insert(config.version);
             send(&session, &apply, global.json).await
         }
-        Limit::Rm { name, change } => {
-            let apply = ApplyJson { remove: vec![name.clone()], ..base(change) };
+        Limit::Rm { name, meter, change } => {
+            let mut apply = base(change);
+            match meter {
+                None => apply.remove.push(name.clone()),
+                Some(meter) => {
+                    let key = CellKey { meter: meter.clone(), ..CellKey::of(name) };
+                    apply.remove_meters.push(MeterJson { name: key.limit, meter: key.meter, tier: key.tier });
+                }
+            }
             send(&session, &apply, global.json).await
         }
         Limit::AbortRamp { name, change } => {
@@ -69,6 +78,7 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
         ("LIMIT", Side::Left),
         ("RATE SET", Side::Right),
         ("BURST SET", Side::Right),
+        ("POLICY", Side::Left),
         ("LEASE", Side::Right),
         ("RAMPS", Side::Left),
     ]);
@@ -79,13 +89,29 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
         let ramps = ramps(limit, now_us);
         table.row(vec![
             Cell::new(key),
-            Cell::new(&limit.rate_text),
+            Cell::new(if matches!(limit.policy, PolicyJson::InFlight { .. }) {
+                "-"
+            } else {
+                &limit.rate_text
+            }),
             Cell::new(limit.burst),
+            Cell::new(policy(&limit.policy)),
             Cell::new(span_text(limit.lease_ms)),
             Cell::warn_if(&ramps, !ramps.is_empty()),
         ]);
     }
     table.render(paint)
+}
+
+/// How a limit counts, in a word or two.
+fn policy(policy: &PolicyJson) -> String {
+    match policy {
+        PolicyJson::TokenBucket => "bucket".to_owned(),
+        PolicyJson::SlidingWindow { window_ms } => format!("in any {}", span_text(*window_ms)),
+        PolicyJson::FixedWindow { .. } => "fixed window".to_owned(),
+        PolicyJson::InFlight { drain_ms: 0 } => "at once".to_owned(),
+        PolicyJson::InFlight { drain_ms } => format!("at once, drain {}", span_text(*drain_ms)),
+    }
 }
 
 /// The ramps that are under way.
@@ -100,22 +126,35 @@ fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
 
 /// The limit as it is sent: the server keeps what isn't given.
 fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
-    let key = CellKey::of(&wanted.name);
+    let mut limit = LimitJson::named(&wanted.name);
+    limit.rate = wanted.rate;
+    limit.burst = wanted.burst;
+    limit.lease_ms = wanted.lease.map(Span::millis);
+    limit.moved = wanted.moved;
+    limit.policy = wanted.policy.map(|policy| match policy {
+        PolicyKind::TokenBucket => LimitPolicyJson::TokenBucket,
+        PolicyKind::LeakyBucket => LimitPolicyJson::LeakyBucket,
+        PolicyKind::SlidingWindow => LimitPolicyJson::SlidingWindow,
+    });
+    if let Some(meter) = &wanted.meter {
+        limit.meter.clone_from(meter);
+    }
+    if wanted.concurrency.is_some() {
+        limit.meter = CellKey::IN_FLIGHT.to_owned();
+        limit.policy =
+            Some(LimitPolicyJson::InFlight { drain_ms: wanted.drain.unwrap_or(Span::ZERO).millis() });
+        limit.burst = wanted.concurrency;
+    }
+    let key = limit.key();
     let is_it = |limit: &ConfiguredLimitJson| {
         limit.limit == key.limit && limit.meter == key.meter && limit.tier == key.tier
     };
-    if wanted.rate.is_none() && !config.limits.iter().any(is_it) {
-        let name = &wanted.name;
-        let problem = format!("limit {name:?} doesn't exist yet: --rate is needed to create it");
+    if limit.rate.is_none() && wanted.concurrency.is_none() && !config.limits.iter().any(is_it) {
+        let problem =
+            format!("limit {key:?} doesn't exist yet: --rate is needed to create it", key = key.to_string());
         return Err(Failure::Failed(problem));
     }
-    Ok(LimitJson {
-        name: wanted.name.clone(),
-        rate: wanted.rate,
-        burst: wanted.burst,
-        lease_ms: wanted.lease.map(Span::millis),
-        moved: wanted.moved,
-    })
+    Ok(limit)
 }
 
 fn base(change: &Change) -> ApplyJson {
@@ -187,6 +226,7 @@ mod tests {
             rate,
             rate_text: rate_text.clone(),
             burst: 16,
+            policy: PolicyJson::TokenBucket,
             lease_ms: 8_000,
             moved: false,
             effective: EffectiveLimitJson {
@@ -222,6 +262,10 @@ mod tests {
         let change = Change::default();
         LimitSet {
             name: name.to_owned(),
+            meter: None,
+            policy: None,
+            concurrency: None,
+            drain: None,
             rate: None,
             burst: None,
             lease: None,
@@ -258,9 +302,9 @@ mod tests {
         let over = ConfiguredLimitJson { rate_ramp: ramp(NOW), lease_ms: 90_000, ..limit("b", 2) };
         assert_eq!(
             render(&[ramped, over], NOW, Paint::OFF),
-            "LIMIT            RATE SET  BURST SET  LEASE  RAMPS\n\
-             openai/gpt-4o  0.000001/s         16     8s  rate 50/s → 100/s, 12s left\n\
-             b              0.000002/s         16  1m30s\n"
+            "LIMIT            RATE SET  BURST SET  POLICY  LEASE  RAMPS\n\
+             openai/gpt-4o  0.000001/s         16  bucket     8s  rate 50/s → 100/s, 12s left\n\
+             b              0.000002/s         16  bucket  1m30s\n"
         );
         assert!(render(&[], NOW, Paint::OFF).starts_with("no limits yet"));
     }

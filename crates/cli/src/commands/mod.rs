@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod dev;
+pub mod explain;
 pub mod history;
 pub mod limit;
 pub mod serve;

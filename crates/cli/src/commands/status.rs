@@ -6,10 +6,14 @@ use crate::connection::{Session, Workflow};
 use crate::failure::Failure;
 use crate::moment::{self, absolute, clock, left, relative};
 use crate::table::{Cell, Paint, Side, Table, printable};
-use tollgate_core::limit::{CellKey, Version};
-use tollgate_workflows::details::{out_text, percent, rate_text, tenths};
+use tollgate_core::limit::Version;
+use tollgate_workflows::details::{key as key_text, out_text, percent, rate_text, tenths};
 use tollgate_workflows::wire::config::VersionJson;
+use tollgate_workflows::wire::explain::starving_text;
 use tollgate_workflows::wire::status::{FilterJson, HolderJson, LimitDetailJson, LimitRowJson, StatusJson};
+
+/// The most starving limits that are told of above the table, in which all are marked: more have one cause.
+const STARVING_MAX: usize = 5;
 
 /// Shows what is in force.
 ///
@@ -149,6 +153,10 @@ fn notes(status: &StatusJson, now_us: u64) -> Vec<String> {
             unreadable.last_error
         ));
     }
+    let starving = status.limits.iter().filter_map(|row| Some((row, row.starving.as_ref()?)));
+    notes.extend(starving.take(STARVING_MAX).map(|(row, starving)| {
+        format!("{} has room, and {}; see `tollgate explain`", key_text(row), starving_text(row, starving))
+    }));
     if status.ignored_configs > 0 {
         let last = status.ignored_version.map(version_text).unwrap_or_default();
         notes.push(format!(
@@ -187,6 +195,8 @@ fn limit_cells(row: &LimitRowJson, now_us: u64) -> Vec<Cell> {
     }
     let free =
         if row.debt_milli > 0 { format!("-{}", tenths(row.debt_milli)) } else { tenths(row.free_milli) };
+    let waiting =
+        if row.starving.is_some() { format!("{} starving", row.waiting) } else { row.waiting.to_string() };
     vec![
         Cell::new(key_text(row)),
         Cell::warn_if(rate_cell(row, now_us), row.ramp_ends_us.is_some_and(|end| end > now_us)),
@@ -194,7 +204,7 @@ fn limit_cells(row: &LimitRowJson, now_us: u64) -> Vec<Cell> {
         Cell::new(row.used),
         Cell::warn_if(free, row.debt_milli > 0),
         Cell::new(out_text(row)),
-        Cell::warn_if(row.waiting, row.waiting > 0),
+        Cell::warn_if(waiting, row.waiting > 0),
         Cell::new(row.holders),
         if row.removed { Cell::dim(kind) } else { Cell::warn_if(kind, recovering.is_some()) },
     ]
@@ -236,7 +246,7 @@ fn holder_cells(holder: &HolderJson, row: &LimitRowJson, now_us: u64) -> Vec<Cel
 }
 
 /// The rate, or where it is on its way.
-fn rate_cell(row: &LimitRowJson, now_us: u64) -> String {
+pub(super) fn rate_cell(row: &LimitRowJson, now_us: u64) -> String {
     let target = rate_text(row.target_micro, row.target_micro);
     match row.ramp_ends_us.filter(|end| *end > now_us) {
         Some(end) => {
@@ -244,10 +254,6 @@ fn rate_cell(row: &LimitRowJson, now_us: u64) -> String {
         }
         None => rate_text(row.rate_micro, row.target_micro),
     }
-}
-
-fn key_text(row: &LimitRowJson) -> String {
-    CellKey { limit: row.limit.clone(), meter: row.meter.clone(), tier: row.tier.clone() }.to_string()
 }
 
 /// A version as `--if-version` takes it.
@@ -258,7 +264,7 @@ pub fn version_text(version: VersionJson) -> String {
     }
 }
 
-fn counted(count: u64, noun: &str) -> String {
+pub(super) fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 

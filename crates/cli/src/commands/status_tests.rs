@@ -1,4 +1,7 @@
 use super::*;
+use tollgate_core::limit::CellKey;
+use tollgate_workflows::wire::config::PolicyJson;
+use tollgate_workflows::wire::explain::StarvingJson;
 use tollgate_workflows::wire::status::{LimitCellJson, UnreadableJson};
 
 const NOW: u64 = 1_796_043_897_000_000;
@@ -18,11 +21,16 @@ fn row(limit: &str, rate: u64) -> LimitRowJson {
         debt_milli: 0,
         share_ppb: 980_000_000,
         cap_milli: 12_700,
+        policy: PolicyJson::TokenBucket,
+        out: 0,
+        away_milli: 0,
         kind: "shares".to_owned(),
         kind_reason: "10.000 tokens per worker and heartbeat, 4 of burst 16 needed at once".to_owned(),
         used: 12_345,
         waiting: 0,
         holders: 5,
+        used_micro: None,
+        starving: None,
         recovering_until_us: None,
         removed: false,
     }
@@ -102,6 +110,29 @@ fn what_an_operator_must_know_comes_before_the_figures() {
          no limits yet: `tollgate limit set NAME --rate 50/s` makes one\n"
     );
     assert!(render(&status, NOW, Paint { on: true, columns: None }).contains("\x1b[31mrecovering"));
+}
+
+#[test]
+fn somebody_who_starves_is_told_of_above_the_table_and_in_it() {
+    let starving = StarvingJson {
+        who: "host-2".to_owned(),
+        tokens: 5,
+        since_us: NOW - 40 * SECOND,
+        reason: "crowded_burst".to_owned(),
+        text: "the burst is small".to_owned(),
+        help: "raise it".to_owned(),
+    };
+    let row =
+        LimitRowJson { used_micro: Some(20_500_000), waiting: 5, starving: Some(starving), ..row("api", 50) };
+    let shown = render(&status(vec![row]), NOW, Paint::OFF);
+    assert!(
+        shown.contains(
+            "\napi has room, and host-2 has waited for 5 tokens since 13:04:17 UTC, while 20.5/s of 50/s were used: the \
+             burst is small; see `tollgate explain`\n"
+        ),
+        "{shown}"
+    );
+    assert!(shown.contains("  5 starving        5  shares\n"), "{shown}");
 }
 
 #[test]

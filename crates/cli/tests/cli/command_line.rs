@@ -34,7 +34,7 @@ fn nobody() -> String {
 
 #[test]
 fn every_command_explains_itself_with_examples() {
-    let commands: [&[&str]; 13] = [
+    let commands: [&[&str]; 14] = [
         &[],
         &["dev"],
         &["serve"],
@@ -46,6 +46,7 @@ fn every_command_explains_itself_with_examples() {
         &["config", "show"],
         &["config", "history"],
         &["status"],
+        &["explain"],
         &["completions"],
         &["limit", "set", "x"],
     ];
@@ -109,8 +110,9 @@ fn errors_are_json_when_json_is_wanted() {
 #[test]
 fn an_address_where_nobody_listens_ends_with_3_at_once() {
     let address = nobody();
-    let commands: [&[&str]; 4] = [
+    let commands: [&[&str]; 5] = [
         &["status"],
+        &["explain", "api"],
         &["limit", "set", "api", "--rate", "50/s"],
         &["config", "history"],
         &["status", "--watch"],

@@ -88,6 +88,7 @@ impl Worker {
             used: self.used,
             returned_milli: 0,
             debt_milli: 0,
+            out: 0,
             demand_micro: 5_000_000,
             waiting: 0,
             largest: 1,

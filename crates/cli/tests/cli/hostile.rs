@@ -235,6 +235,9 @@ fn hostile_input_to_the_coordinator_is_answered_or_counted_and_changes_nothing()
             ("limit", Json(r#"{"limit":5}"#), "limit: invalid type: integer `5`"),
             ("grants", Json("[[1]]"), "error"),
             ("worker", Two("{}", "{}"), "2 inputs given"),
+            ("explain", Json(r#"{"name":[]}"#), "name: invalid type: sequence"),
+            ("explain", Json(r#"{"name":"nobody"}"#), r#""candidates":"#),
+            ("starving", Json("[[1]]"), r#""now_us":"#),
         ] {
             let answer = world.cli_query(id, name, &input).unwrap();
             assert!(answer.contains(wanted), "query {name}: {answer}");

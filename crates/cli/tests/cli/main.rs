@@ -10,13 +10,18 @@
 
 mod child;
 mod command_line;
+mod explain;
 mod fleet;
 mod hostile;
+mod inworkflow;
+mod jobs;
 mod life;
 mod load;
 mod past;
+mod python;
 mod record;
 mod secure;
+mod signals;
 mod stopping;
 mod strict;
 mod world;

@@ -34,6 +34,14 @@ impl Run {
         self.events.iter().filter(is_end).map(|event| event.event_id).collect()
     }
 
+    /// Whether a timer has fired, and the workflow has gone on after it.
+    pub(crate) fn timer_fired(&self) -> bool {
+        let is_fired =
+            |event: &HistoryEvent| matches!(event.attributes, Some(Attributes::TimerFiredEventAttributes(_)));
+        let fired = self.events.iter().find(|event| is_fired(event)).map(|event| event.event_id);
+        fired.is_some_and(|fired| self.task_ends().into_iter().any(|end| end > fired))
+    }
+
     /// How many updates it took.
     pub(crate) fn updates(&self) -> usize {
         let is_accepted = |event: &&HistoryEvent| {

@@ -41,6 +41,17 @@ fn every_kind_of_message_leaves_healthy_histories() {
         world
             .signal(&coordinator, "report", wire::write(&json!({"id": "p0", "limit": "slow", "used": 1})))
             .await;
+        // A worker on signals alone, which doesn't hear the answer.
+        let silent = Worker::new(&world, 3, "api").request();
+        world.signal(&coordinator, "lease", wire::write(&silent)).await;
+        // One for a workflow, which it waits for; the answers to a workflow that isn't there; and their report.
+        let preload = json!({"group": world.group, "limit": "slow", "id": "preloaded", "wait_ms": 60_000});
+        world.start("tollgate", "tollgate.preload", "preload", &preload).await;
+        let nobody =
+            json!({"id": "n", "client": "c", "limit": "slow", "reply_to": "nobody", "keep_ms": 1_000});
+        world.signal(&coordinator, "lease", wire::write(&nobody)).await;
+        let told = json!({"id": "p1", "limit": "slow", "used": 1, "reply_to": "nobody"});
+        world.signal(&coordinator, "report", wire::write(&told)).await;
         world.signal(&coordinator, "lease", wire::payload("json/plain", b"{nope".to_vec())).await;
         world
             .update(&coordinator, "acquire", &json!({"id": "u", "client": "c", "limit": "slow"}))
@@ -76,7 +87,9 @@ fn every_kind_of_message_leaves_healthy_histories() {
             if seen["coordinator"]["is_current"] == json!(true) { Ok(()) } else { Err(seen.to_string()) }
         })
         .await;
-        for (id, name) in [(&coordinator, "coordinator"), (&config, "config")] {
+        assert_eq!(world.result("preload").await.unwrap()["id"], "preloaded");
+        let preload = "preload".to_owned();
+        for (id, name) in [(&coordinator, "coordinator"), (&config, "config"), (&preload, "preload")] {
             assert!(!world.healthy_runs(id).await.is_empty());
             for (index, run) in world.healthy_runs(id).await.iter().enumerate() {
                 let json = world.history_json(id, &run.id).await;

@@ -73,7 +73,7 @@ async fn work_until_told_to_stop(group: String) {
     let refused = waiter.await.unwrap().unwrap_err();
     let AcquireError::Refused { refused: reason, .. } = &refused else { panic!("{refused}") };
     assert_eq!(reason.reason, Reason::ShuttingDown);
-    assert_eq!(refused.to_string(), "limit \"slow\": the gate was shut down");
+    assert_eq!(refused.to_string(), "limit \"slow\": the gate was shut down; ask another process");
     assert!(gate.limit("api").try_acquire(1).is_err(), "nothing is granted any more");
 }
 

@@ -41,11 +41,20 @@ const NAMESPACES: &[&str] = &[
     "herd",
     "grants",
     "silent",
+    "permits",
+    "giving-up",
+    "asking-again",
+    "ghosts",
+    "preload",
+    "python",
+    "signals",
     "two-hosts",
     "stopping",
     "stopping-hosts",
     "tls",
     "mtls",
+    "explain",
+    "starving",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);

@@ -2,6 +2,7 @@
 //! and [`super::cell::Cell`] grants no more of it than the two sums allow.
 
 use super::cell::{Cell, Holder, Holding, Place, Turn};
+use super::holders::{Sums, share_of};
 use super::total;
 use crate::limit::whole_tokens;
 use crate::message::CellReport;
@@ -18,6 +19,8 @@ pub enum Kind {
     /// A few workers at a time mint shares, for a while, in the order of the queue: for bursts that are smaller than what
     /// the fleet's workers need to hold at once, at rates for which counted tokens can't go round quickly enough.
     Turns,
+    /// Workers hold counted tokens that come back to them: where tokens are conserved.
+    Permits,
 }
 
 /// Why a kind was chosen; shown in `status`.
@@ -84,34 +87,19 @@ const STRICT_PART_MAX: Share = match Share::from_ppb(500_000_000) {
     None => Share::ZERO,
 };
 
-/// Totals over the holders that matter now.
-struct Fleet {
-    /// Holders that asked lately.
-    current: u64,
-    /// Those of them that want something.
-    active: u64,
-    /// Tokens that the active ones must be able to hold at once.
-    needed: u64,
-}
-
-fn fleet(cell: &Cell, now: LedgerTime) -> Fleet {
-    let mut fleet = Fleet { current: 0, active: 0, needed: 0 };
-    for holding in cell.holders.values().filter(|holding| holding.is_current(now, cell.config.lease)) {
-        fleet.current += 1;
-        if holding.is_active() {
-            fleet.active += 1;
-        }
-        fleet.needed = fleet.needed.saturating_add(holding.need());
-    }
-    fleet
+fn fleet(cell: &Cell, now: LedgerTime) -> Sums {
+    cell.holders.sums(now, cell.config.lease).0
 }
 
 impl Holding {
-    fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.demand > 0 || self.waiting > 0
     }
+    fn room(&self) -> Amount {
+        Amount::tokens(self.largest.max(1))
+    }
     /// Tokens that it must be able to hold for its work to start at all.
-    fn need(&self) -> u64 {
+    pub(super) fn need(&self) -> u64 {
         if self.is_active() { self.largest.max(1) } else { 0 }
     }
 }
@@ -149,7 +137,7 @@ fn choose(cell: &Cell, reason: KindReason) -> Kind {
 pub(super) fn wish(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
     cell.kind = choose(cell, kind_reason(cell, turn.now, turn.heartbeat));
     match cell.kind {
-        Kind::Shares => shares(cell, holder, report, turn),
+        Kind::Shares | Kind::Permits => shares(cell, holder, report, turn),
         Kind::Tokens => tokens(cell, holder, report, turn),
         Kind::Turns => turns(cell, holder, report, turn),
     }
@@ -159,8 +147,7 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let now = turn.now;
     let fleet = fleet(cell, now);
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
-    let reserve = burst.scale_floor(RESERVE_TENTHS, 10);
-    let reserve = if burst - reserve >= Amount::tokens(fleet.needed) { reserve } else { Amount::ZERO };
+    let reserve = reserve(burst, fleet.needed);
     let rate = cell.config.rate.at(now).micro_per_second();
     let aside = set_aside(cell, now, reserve, rate);
     let share = fair_share(cell, holder, now, rate, aside);
@@ -179,6 +166,12 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let queued = Amount::tokens(waiting_before(cell, None, now));
     let tokens = (usable - queued).min(cap - report.held.at_least_zero()).at_least_zero();
     Wish { share, cap, tokens, due: None, place: None, turn_until: None }
+}
+
+/// The part of the burst that is kept for newcomers while `needed` tokens must be held at once.
+pub(super) fn reserve(burst: Amount, needed: u64) -> Amount {
+    let reserve = burst.scale_floor(RESERVE_TENTHS, 10);
+    if burst - reserve >= Amount::tokens(needed) { reserve } else { Amount::ZERO }
 }
 
 /// The part of the rate that stays with the ledger: to fill the reserve, and for strict permits that wait.
@@ -206,30 +199,34 @@ fn ratio(amount: Amount, per_second: Amount, secs: u64) -> Share {
 /// Max-min fair: everybody gets what it wants up to one common level. Borrowers share what is left by the tier's own.
 fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Share) -> Share {
     let capacity = aside.rest().of(rate);
-    let demands = |borrowed: bool| -> Vec<u64> {
-        let current = |(other, holding): &(&Holder, &Holding)| {
-            other.borrowed == borrowed && holding.is_current(now, cell.config.lease)
-        };
-        cell.holders.iter().filter(current).map(|(_, holding)| holding.demand).collect()
-    };
-    let mut own = demands(false);
-    let wanted: u64 = own.iter().fold(0, |sum, demand| sum.saturating_add(*demand));
+    let fleet = fleet(cell, now);
+    let wanted = fleet.wanted;
     let mine = cell.holders.get(&holder).map_or(0, |holding| holding.demand);
     let target = if holder.borrowed {
         let left = capacity.saturating_sub(wanted);
-        mine.min(water_level(&mut demands(true), left))
+        let current = |(other, holding): &(&Holder, &Holding)| {
+            other.borrowed && holding.is_current(now, cell.config.lease)
+        };
+        let mut demands: Vec<u64> =
+            cell.holders.iter().filter(current).map(|(_, holding)| holding.demand).collect();
+        mine.min(water_level(&mut demands, left))
     } else if wanted <= capacity {
         let more = clamp_u64(u128::from(mine) * u128::from(HEADROOM.0) / u128::from(HEADROOM.1));
         let all = clamp_u64(u128::from(mine) * u128::from(capacity) / u128::from(wanted.max(1)));
         more.min(all)
     } else {
-        mine.min(water_level(&mut own, capacity))
+        mine.min(cell.holders.water_level(now, cell.config.lease, capacity))
     };
     let share = Share::ratio_floor(target, rate).min(aside.rest());
     let current =
         cell.holders.get(&holder).and_then(|holding| holding.acked).map_or(Share::ZERO, |lease| lease.share);
     let change = share.ppb().abs_diff(current.ppb());
-    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8);
+    // With many workers what each of them must give up for one more is less than noise.
+    let is_short = now < cell.short_until && share_of(fleet.share_ppb).rest() < cell.short;
+    // Half of what each must give for it.
+    let part = u64::from(cell.short.ppb()) / (2 * fleet.current.max(1));
+    let is_due = is_short && share < current && u64::from(change) >= part;
+    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8) && !is_due && !(is_short && share > current);
     if flutters && share > Share::ZERO { current } else { share }
 }
 
@@ -280,10 +277,14 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
     if wants == Amount::ZERO {
         return Wish::keep(Amount::ZERO);
     }
-    if missing == Amount::ZERO {
-        return keep;
-    }
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
+    if missing == Amount::ZERO {
+        // Nobody waits here: what the first in line has no room beside is not kept for later.
+        let (_, out_cap) = cell.outstanding(now);
+        let first = Amount::tokens(first_in_queue(cell, now));
+        let needed = report.waiting == 0 && first > Amount::ZERO && first + out_cap > burst;
+        return if needed { Wish::keep(Amount::ZERO) } else { keep };
+    }
     let first = (Amount::tokens(next) - held).at_least_zero();
     if Amount::tokens(next) > burst {
         return keep;
@@ -354,7 +355,11 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
     let until = mine.or_else(|| first.then(|| now + length(report.waiting)));
     let (out_share, out_cap) = cell.outstanding(now);
     let (own_share, own_cap) = own.map(|own| own.counts(now)).unwrap_or_default();
-    let fits = burst - (out_cap - own_cap) >= need && out_share.saturating_sub(own_share) < Share::ONE;
+    // A turn that begins leaves room for those who come first, whose work may need more at once.
+    let before =
+        if mine.is_some() { Amount::ZERO } else { total(ahead.iter().map(|(_, other)| other.room())) };
+    let fits = burst - (out_cap - own_cap) - before.min(burst) >= need
+        && out_share.saturating_sub(own_share) < Share::ONE;
     if let Some(until) = until.filter(|_| free > 0 && fits) {
         let capacity = set_aside(cell, now, Amount::ZERO, cell.config.rate.at(now).micro_per_second()).rest();
         let share = Share::ratio_floor(u64::from(capacity.ppb()) / at_once, u64::from(Share::ONE.ppb()));
@@ -433,6 +438,9 @@ pub(super) fn strict_time(cell: &Cell, now: LedgerTime, amount: Amount) -> Optio
 
 /// Tokens set aside for everybody whose place comes before `number`, or for everybody with a place.
 pub(super) fn waiting_before(cell: &Cell, number: Option<u64>, now: LedgerTime) -> u64 {
+    if fleet(cell, now).placed == 0 && cell.strict.is_empty() {
+        return 0;
+    }
     let before = |place: &Place| now <= place.until && number.is_none_or(|number| place.number < number);
     let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
     let strict = cell.strict.values().filter_map(|strict| strict.place());
@@ -443,6 +451,9 @@ pub(super) fn waiting_before(cell: &Cell, number: Option<u64>, now: LedgerTime) 
 
 /// Tokens that whoever has the first place wants.
 fn first_in_queue(cell: &Cell, now: LedgerTime) -> u64 {
+    if fleet(cell, now).placed == 0 && cell.strict.is_empty() {
+        return 0;
+    }
     let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
     let strict = cell.strict.values().filter_map(|strict| strict.place());
     let first = workers.chain(strict).filter(|place| now <= place.until).min_by_key(|place| place.number);

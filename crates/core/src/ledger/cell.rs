@@ -10,6 +10,9 @@
 //! only what is left of the rate. Together nobody ever mints faster than the rate or holds more than the burst.
 
 use super::alloc_share::{self, Kind};
+use super::conserved::{Away, counted_under};
+use super::explain::{Room, Unserved};
+use super::holders::{Holders, counts_by, share_of};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
@@ -20,6 +23,8 @@ use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 
+/// Somebody who got too little is remembered until it asks again, and once more.
+const SHORT_HEARTBEATS: u64 = 2;
 /// The most debt of those who are gone that a cell takes over, in bursts: ten times the burst is paid off in ten times the
 /// time that it takes to fill.
 const DEBT_BURSTS_MAX: i128 = 10;
@@ -63,6 +68,8 @@ pub struct Holding {
     pub largest: u64,
     /// Tokens in its bucket when it last asked.
     pub held: Amount,
+    /// Conserved tokens that were out when it last asked.
+    pub out: u64,
     /// Its debt when it last asked.
     pub debt: Amount,
     /// The last value of its cumulative counter of used tokens.
@@ -73,6 +80,10 @@ pub struct Holding {
     pub seen: LedgerTime,
     /// Since when it has waited without a break.
     pub waiting_since: Option<LedgerTime>,
+    /// What waits there, and since when.
+    pub unserved: Option<Unserved>,
+    /// Since when it has held a part without a break, in whole seconds; read only while it does.
+    pub held_since: Option<LedgerTime>,
     /// Its place among those who wait for counted tokens or for their turn.
     pub place: Option<Place>,
     /// When its turn ends, where workers take turns.
@@ -122,18 +133,28 @@ pub struct Cell {
     pub at: LedgerTime,
     /// Until when nothing is minted or granted anew.
     pub recovering_until: Option<LedgerTime>,
+    /// Whether nothing is confirmed until then either: what is out was granted under another policy.
+    pub closed: bool,
+    /// Conserved tokens that nobody accounts for and that may have been used.
+    pub away: Away,
     /// Whether the configuration has dropped it; remembered until as good as new.
     pub removed: bool,
     /// How tokens are handed out.
     pub kind: Kind,
     /// All holders.
-    pub holders: BTreeMap<Holder, Holding>,
+    pub holders: Holders,
     /// Strict grants and who waits for one, by id.
     pub strict: BTreeMap<String, Strict>,
     /// The number that the next place in the queue gets.
     pub next_place: u64,
     /// Tokens that holders and strict grants said they used, since the cell began.
     pub used: u64,
+    /// Up to then somebody waits who got less than half of its share, since others still hold it.
+    pub short_until: LedgerTime,
+    /// How much is missing.
+    pub short: Share,
+    /// How much of the rate was used lately.
+    pub room: Room,
 }
 
 impl Holding {
@@ -169,10 +190,10 @@ impl Holding {
 }
 
 /// What is out, and when the next part of it ends.
-struct Out {
-    share: Share,
-    cap: Amount,
-    next_expiry: Option<LedgerTime>,
+pub(super) struct Out {
+    pub share: Share,
+    pub cap: Amount,
+    pub next_expiry: Option<LedgerTime>,
 }
 
 impl Cell {
@@ -187,23 +208,34 @@ impl Cell {
             (!config.fresh && rules.keeps(Rule::RecoverWithoutMemory)).then(|| now + counted(LEASE_MAX));
         let recovering_until = recovering_until.max(alone);
         let free = if recovering_until.is_some() { Amount::ZERO } else { config.burst.at(now) };
+        let kind = if config.policy.conserves() { Kind::Permits } else { Kind::Shares };
         Cell {
             config,
             free,
             at: now,
             recovering_until,
+            closed: false,
+            away: Away::default(),
             removed: false,
-            kind: Kind::Shares,
-            holders: BTreeMap::new(),
+            kind,
+            holders: Holders::default(),
             strict: BTreeMap::new(),
             next_place: 0,
             used: 0,
+            short_until: now,
+            short: Share::ZERO,
+            room: Room::begin(now, 0),
         }
     }
 
     /// Takes on a new configuration. What is out stays counted.
     pub fn reconfigure(&mut self, now: LedgerTime, config: CellConfig) {
-        self.config = config;
+        if self.config.rate != config.rate {
+            self.room = Room::begin(now, self.used);
+        }
+        let policy = config.policy.clone();
+        self.config = CellConfig { policy: self.config.policy.clone(), ..config };
+        self.change_policy(now, policy);
         self.removed = false;
         self.clip(now, Rules::ALL);
     }
@@ -213,8 +245,11 @@ impl Cell {
         self.free = Amount::ZERO;
         self.at = self.at.max(now);
         self.recovering_until = Some(until);
+        self.closed = false;
+        self.away = Away::default();
         self.holders.clear();
         self.strict.clear();
+        self.room = Room::begin(now, self.used);
     }
 
     /// Whether the cell still waits for leases that it doesn't know.
@@ -224,7 +259,11 @@ impl Cell {
 
     /// Makes up for the time since the last message: leases end one by one, and tokens are minted between their ends.
     pub fn advance(&mut self, now: LedgerTime, rules: Rules) {
+        if self.config.policy.conserves() {
+            return self.advance_conserved(now, rules);
+        }
         while self.at < now {
+            self.holders.settle(self.at, self.config.lease);
             let out = if rules.keeps(Rule::PiecewiseTime) {
                 self.out(self.at, rules)
             } else {
@@ -252,13 +291,29 @@ impl Cell {
             let room = (self.config.burst.at(stop) - out.cap).at_least_zero();
             self.free = self.free.min(room);
         }
+        self.holders.settle(self.at, self.config.lease);
+        self.end_recovery(now);
+    }
+
+    pub(super) fn end_recovery(&mut self, now: LedgerTime) {
         if !self.is_recovering(now) {
             self.recovering_until = None;
+            self.closed = false;
         }
     }
 
     /// All that may be acted on at `at`.
-    fn out(&self, at: LedgerTime, rules: Rules) -> Out {
+    pub(super) fn out(&self, at: LedgerTime, rules: Rules) -> Out {
+        if counts_by(rules) {
+            let (sums, until) = self.holders.sums(at, self.config.lease);
+            let strict = self.strict.values().filter_map(Strict::expires).filter(|expires| at < *expires);
+            let cap = sums.cap + total(self.strict.values().map(|strict| strict.outstanding(at)));
+            return Out {
+                share: share_of(sums.share_ppb),
+                cap,
+                next_expiry: strict.chain(Some(until).filter(|until| until.0 < u64::MAX)).min(),
+            };
+        }
         let mut out = Out { share: Share::ZERO, cap: Amount::ZERO, next_expiry: None };
         let mut expiry = |expires: LedgerTime| {
             if at < expires {
@@ -275,7 +330,7 @@ impl Cell {
                 expiry(expires);
             }
         }
-        for (holder, holding) in &self.holders {
+        for (holder, holding) in self.holders.iter() {
             if holder.borrowed && !rules.keeps(Rule::BorrowedCountsAtLender) {
                 continue;
             }
@@ -296,9 +351,14 @@ impl Cell {
     }
 
     /// Keeps `free` within the burst less what is out.
-    fn clip(&mut self, at: LedgerTime, rules: Rules) {
-        let room = (self.config.burst.at(at) - self.out(at, rules).cap).at_least_zero();
-        self.free = self.free.min(room);
+    pub(super) fn clip(&mut self, at: LedgerTime, rules: Rules) {
+        let room = self.config.burst.at(at) - self.out(at, rules).cap;
+        if self.config.policy.conserves() {
+            let left = room - self.away.total();
+            self.free = if self.is_recovering(at) { left.min(Amount::ZERO) } else { left };
+            return;
+        }
+        self.free = self.free.min(room.at_least_zero());
     }
 
     /// Puts tokens back as far as there is room.
@@ -314,22 +374,31 @@ impl Cell {
         if self.removed {
             return CellOutcome::Unknown;
         }
-        let terms = if self.is_recovering(turn.now) {
+        let none = LeaseTerms { share: Share::ZERO, cap: Amount::ZERO, ..self.terms(turn) };
+        let terms = if self.is_recovering(turn.now) && self.closed {
+            let due = self.recovering_until.map(|until| until.since(turn.now));
+            LeaseTerms { due, ..none }
+        } else if self.is_recovering(turn.now) {
             self.confirm(holder, report, turn, before.unwrap_or_default())
         } else if turn.evicted {
-            LeaseTerms { share: Share::ZERO, cap: Amount::ZERO, tokens: Amount::ZERO, ..self.terms(turn) }
+            none
+        } else if self.config.policy.conserves() {
+            self.grant_conserved(holder, report, turn)
         } else {
             self.grant(holder, report, turn)
         };
-        if let Some(holding) = self.holders.get_mut(&holder) {
-            holding.pending = Some(Lease {
-                seq: turn.seq,
-                share: terms.share,
-                cap: terms.cap,
-                tokens: terms.tokens,
-                expires: turn.now + counted_by(terms.duration, turn.rules),
-            });
-        }
+        let ends = turn.now + counted_under(&self.config.policy, terms.duration, turn.rules);
+        let (share, cap, tokens) = (terms.share, terms.cap, terms.tokens);
+        let out = Amount::tokens(report.out);
+        let is_confirmed = terms.confirm && self.config.policy.conserves();
+        self.holders.update_known(holder, |holding| {
+            holding.pending = Some(Lease { seq: turn.seq, share, cap, tokens, expires: ends });
+            // There may be no room for all that it has out; it is out all the same.
+            if is_confirmed && holding.acked.is_none() && cap < out {
+                holding.acked = Some(Lease { seq: 0, share: Share::ZERO, cap: out, tokens, expires: ends });
+            }
+            holding.note_held(before, turn.now);
+        });
         self.clip(turn.now, turn.rules);
         CellOutcome::Lease(terms)
     }
@@ -340,54 +409,68 @@ impl Cell {
         let recovering = self.is_recovering(now);
         let first_sight = !self.holders.contains_key(&holder);
         let rules = turn.rules;
-        let holding = self.holders.entry(holder).or_default();
-        let paid = holding.pays_for(report.acting, turn.epoch, now, rules);
-        let skipped = holding.settle(report, turn);
-        let mut refund = Amount::ZERO;
-        if !rules.keeps(Rule::SkippedTokensAreGone) {
-            refund += skipped;
-        }
-        if first_sight && rules.keeps(Rule::BaselineAtFirstSight) {
-            holding.used = report.used;
-            holding.returned = report.returned;
-        } else {
-            self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
-            let given_back = (report.returned - holding.returned).at_least_zero();
-            holding.used = holding.used.max(report.used);
-            holding.returned = holding.returned.max(report.returned);
-            let trusted = !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
-            if !rules.keeps(Rule::GivenBackCounts)
-                && let Some(acked) = &mut holding.acked
-            {
-                // The hole: the ledger takes the cap to be lower by what came, and the worker keeps to the old one.
-                acked.cap = (acked.cap - given_back).at_least_zero();
+        let conserves = self.config.policy.conserves();
+        let (used, lease) = (&mut self.used, self.config.lease);
+        let (before, refund) = self.holders.update(holder, |holding| {
+            let paid = holding.pays_for(report.acting, turn.epoch, now, rules);
+            let before = holding.counts(now).1;
+            let skipped = holding.settle(report, turn, conserves.then_some(before));
+            let mut refund = Amount::ZERO;
+            if !rules.keeps(Rule::SkippedTokensAreGone) {
+                refund += skipped;
             }
-            refund += if trusted { given_back } else { given_back.min(paid) };
-        }
-        holding.take_figures(report, now);
-        if !recovering {
+            if first_sight && rules.keeps(Rule::BaselineAtFirstSight) {
+                holding.used = report.used;
+                holding.returned = report.returned;
+            } else {
+                *used = used.saturating_add(report.used.saturating_sub(holding.used));
+                let given_back = (report.returned - holding.returned).at_least_zero();
+                holding.used = holding.used.max(report.used);
+                holding.returned = holding.returned.max(report.returned);
+                let trusted = !rules.keeps(Rule::GivenBackCounts) || !rules.keeps(Rule::BaselineAtFirstSight);
+                if !rules.keeps(Rule::GivenBackCounts)
+                    && let Some(acked) = &mut holding.acked
+                {
+                    // The hole: the ledger takes the cap to be lower by what came, and the worker keeps to the old one.
+                    acked.cap = (acked.cap - given_back).at_least_zero();
+                }
+                refund += if trusted { given_back } else { given_back.min(paid) };
+            }
+            holding.note_waiting(report.waiting, now, lease);
+            holding.take_figures(report, now);
+            (before, refund)
+        });
+        if conserves {
+            self.account(holder, before, report.acting.is_some(), turn);
+        } else if !recovering {
             self.refund(refund, now, rules);
         }
     }
 
     /// Usage without a heartbeat. The lease stays as it is.
     pub fn report(&mut self, holder: Holder, report: &CellReport, epoch: u64, rules: Rules) {
-        let Some(holding) = self.holders.get_mut(&holder) else { return };
-        self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
-        holding.used = holding.used.max(report.used);
-        if rules.keeps(Rule::SettleByNewerSeq) {
-            return;
-        }
-        let names = |lease: &Option<Lease>| {
-            report.acting.is_some_and(|acting| {
-                lease.is_some_and(|lease| acting.name == LeaseName { epoch, seq: lease.seq })
-            })
-        };
-        if names(&holding.acked) {
-            let skipped = holding.pending.take().map_or(Amount::ZERO, |lease| lease.tokens);
+        let used = &mut self.used;
+        let skipped = self.holders.update_known(holder, |holding| {
+            *used = used.saturating_add(report.used.saturating_sub(holding.used));
+            holding.used = holding.used.max(report.used);
+            if rules.keeps(Rule::SettleByNewerSeq) {
+                return None;
+            }
+            let names = |lease: &Option<Lease>| {
+                report.acting.is_some_and(|acting| {
+                    lease.is_some_and(|lease| acting.name == LeaseName { epoch, seq: lease.seq })
+                })
+            };
+            if names(&holding.acked) {
+                return holding.pending.take().map(|lease| lease.tokens);
+            }
+            if names(&holding.pending) {
+                holding.acked = holding.pending.take();
+            }
+            None
+        });
+        if let Some(skipped) = skipped.flatten() {
             self.refund(skipped, self.at, rules);
-        } else if names(&holding.pending) {
-            holding.acked = holding.pending.take();
         }
     }
 
@@ -402,6 +485,12 @@ impl Cell {
     ) {
         let at = self.at;
         let Some(holding) = self.holders.remove(&holder) else { return };
+        if self.config.policy.conserves() {
+            let used = report.map_or(0, |report| report.used.saturating_sub(holding.used));
+            self.used = self.used.saturating_add(used);
+            self.account_last(&holding, report.map(|report| report.out), rules);
+            return self.clip(at, rules);
+        }
         let (mut refund, mut debt) = (Amount::ZERO, holding.debt);
         if let Some(report) = report {
             self.used = self.used.saturating_add(report.used.saturating_sub(holding.used));
@@ -451,10 +540,11 @@ impl Cell {
         out.cap == Amount::ZERO
             && out.share == Share::ZERO
             && self.free >= self.config.burst.at(self.at)
+            && self.away.total() == Amount::ZERO
             && self.recovering_until.is_none()
     }
 
-    fn terms(&self, turn: &Turn) -> LeaseTerms {
+    pub(super) fn terms(&self, turn: &Turn) -> LeaseTerms {
         LeaseTerms {
             share: Share::ZERO,
             cap: Amount::ZERO,
@@ -462,6 +552,8 @@ impl Cell {
             duration: self.config.lease,
             rate: self.config.rate,
             burst: self.config.burst_tokens(turn.now),
+            policy: self.config.policy.terms(turn.now),
+            scarce: false,
             confirm: false,
             due: None,
         }
@@ -504,31 +596,40 @@ impl Cell {
         };
         let out = self.out(now, turn.rules);
         let share = wish.share.min(out.share.saturating_sub(own_share).rest());
+        if report.waiting > 0 && share < wish.share.half() {
+            self.short_until = now + turn.heartbeat.scale_ceil(SHORT_HEARTBEATS, 1);
+            self.short = wish.share.saturating_sub(share);
+        }
         let tokens = wish.tokens.min(self.free).at_least_zero().floor_to_milli();
         self.free -= tokens;
         // The cap may take up whatever neither others nor `free` count, within the smallest burst of the lease's time.
         let burst = self.burst_for_lease(turn);
         let others = out.cap - own_cap;
-        let room = burst.min(self.config.burst.at(now) - self.free.at_least_zero()) - others;
-        let room = room.at_least_zero();
+        let room = |free: Amount| (burst.min(self.config.burst.at(now) - free) - others).at_least_zero();
+        // A rest that is too small to be lent would keep the cap below the whole burst for good, which a cost may need.
+        let is_rest = self.free > Amount::ZERO && self.free.milli_floor() == 0;
+        if is_rest && room(self.free) < wish.cap && wish.cap <= room(Amount::ZERO) {
+            self.free = Amount::ZERO;
+        }
+        let room = room(self.free.at_least_zero());
         let cap = wish.cap.min(room).max(tokens.min(room)).floor_to_milli();
         // Under a burst that falls the cap may have no room for all of them.
         self.free += tokens - tokens.min(cap);
         // A share of which no whole token can be held would be minted by nobody.
         let share = if cap < Amount::ONE { Share::ZERO } else { share };
-        if let Some(holding) = self.holders.get_mut(&holder) {
+        self.holders.update_known(holder, |holding| {
             holding.place = wish.place;
             holding.turn_until = wish.turn_until;
-        }
+        });
         LeaseTerms { share, cap, tokens: tokens.min(cap), due: wish.due, ..self.terms(turn) }
     }
 
     /// The smallest burst of a lease's time, for as long as the ledger counts it.
-    fn burst_for_lease(&self, turn: &Turn) -> Amount {
+    pub(super) fn burst_for_lease(&self, turn: &Turn) -> Amount {
         if !turn.rules.keeps(Rule::CapsFollowBurst) {
             return self.config.burst.at(turn.now);
         }
-        let end = turn.now + counted_by(self.config.lease, turn.rules);
+        let end = turn.now + counted_under(&self.config.policy, self.config.lease, turn.rules);
         self.config.burst.min_over(turn.now, end)
     }
 
@@ -537,6 +638,7 @@ impl Cell {
         digest.wide(self.free.0);
         digest.number(self.at.0);
         digest.number(self.holders.len() as u64);
+        digest.wide(self.away.total().0);
     }
 }
 
@@ -562,7 +664,9 @@ impl Holding {
     }
 
     /// Settles by what a newer request acts on, and returns the tokens of a reply that was skipped.
-    fn settle(&mut self, report: &CellReport, turn: &Turn) -> Amount {
+    /// `conserved` is what counted for it until then, where tokens are conserved: of that it may hold on to more than a lease
+    /// says, until what it has out comes back.
+    fn settle(&mut self, report: &CellReport, turn: &Turn, conserved: Option<Amount>) -> Amount {
         let matches = |lease: &Lease, name: LeaseName| is_named(lease, name, turn.epoch, turn.rules);
         let Some(acting) = report.acting else {
             // It acts on nothing, and applies nothing but the reply to this request.
@@ -588,7 +692,7 @@ impl Holding {
         }
         if let Some(acked) = &mut self.acked {
             acked.share = acked.share.min(acting.share);
-            acked.cap = acked.cap.min(acting.cap.at_least_zero());
+            acked.cap = acting.cap.at_least_zero().min(conserved.unwrap_or(acked.cap));
         }
         skipped
     }
@@ -598,6 +702,7 @@ impl Holding {
         self.waiting = report.waiting;
         self.largest = report.largest.max(1);
         self.held = report.held.at_least_zero();
+        self.out = report.out;
         self.debt = report.debt.at_least_zero();
         self.seen = now;
         self.waiting_since = match (report.waiting, self.waiting_since) {
@@ -623,9 +728,4 @@ fn merged(a: Option<Lease>, b: Option<Lease>) -> Option<Lease> {
         }),
         (a, b) => a.or(b),
     }
-}
-
-/// How long the ledger counts a lease.
-fn counted_by(duration: Span, rules: Rules) -> Span {
-    if rules.keeps(Rule::WorkerStopsFirst) { counted(duration) } else { duration }
 }

@@ -6,6 +6,9 @@
 
 pub mod alloc_share;
 pub mod cell;
+pub mod conserved;
+pub mod explain;
+pub mod holders;
 pub mod strict;
 pub mod view;
 
@@ -604,6 +607,7 @@ impl Ledger {
             return;
         }
         self.state.sweep_at = now + SWEEP_EVERY;
+        let heartbeat = self.heartbeat();
         let workers = &mut self.state.workers;
         workers.retain(|_, worker| {
             let evicted = worker.standing == Standing::Evicted;
@@ -612,6 +616,7 @@ impl Ledger {
         for cell in self.state.cells.values_mut() {
             cell.advance(now, self.rules);
             cell.sweep(now, |holder| workers.contains_key(&holder.incarnation));
+            cell.watch(now, heartbeat);
         }
         self.state.cells.retain(|_, cell| !(cell.removed && cell.is_as_new()));
     }
@@ -666,7 +671,8 @@ impl StoredReply {
         }
     }
 
-    fn reply(&self, epoch: u64, seq: u64) -> Reply {
+    /// The reply to request `seq`, in a ledger of this epoch.
+    pub fn reply(&self, epoch: u64, seq: u64) -> Reply {
         let cell = |cell: &StoredCell| CellReply {
             key: cell.key.clone(),
             borrowed: cell.borrowed,
@@ -704,6 +710,7 @@ fn content_of(request: &Request) -> u64 {
         digest.number(report.used);
         digest.wide(report.returned.0);
         digest.wide(report.debt.0);
+        digest.number(report.out);
         digest.number(report.demand);
         digest.number(report.waiting);
         digest.number(report.largest);

@@ -6,7 +6,9 @@
 
 use super::alloc_share::{strict_time, waiting_before};
 use super::cell::{Cell, Place};
-use crate::limit::{CellKey, LEASE_MAX, counted, whole_tokens};
+use super::conserved::counted_under;
+use crate::limit::{CellKey, LEASE_MAX, whole_tokens};
+use crate::policy::Policy;
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::string::String;
@@ -169,6 +171,13 @@ impl Strict {
         }
     }
 
+    /// It counts for longer.
+    pub(super) fn extend(&mut self, more: Span) {
+        if let Stage::Granted { expires, .. } = &mut self.stage {
+            *expires = *expires + more;
+        }
+    }
+
     /// When it ends if nothing is said.
     fn ends(&self) -> Option<LedgerTime> {
         match self.stage {
@@ -240,7 +249,7 @@ impl Cell {
         let stage = if grantable || promised {
             self.free -= cost;
             let from = if grantable { now } else { now + due.unwrap_or_default() };
-            Stage::Granted { at: from, expires: from + counted(acquire.lease) }
+            Stage::Granted { at: from, expires: from + self.counted(acquire.lease) }
         } else {
             let number = place.map_or_else(
                 || {
@@ -288,10 +297,18 @@ impl Cell {
         };
         records.push(record);
         self.used = self.used.saturating_add(used);
+        // What was in flight is over; what was used within a window was used by now.
+        if !matches!(self.config.policy, Policy::InFlight { .. }) && matches!(how, Ended::Used) {
+            self.put_away(self.config.policy.returns_at(now), Amount::tokens(used));
+        }
         if !self.is_recovering(now) {
             self.refund(Amount::tokens(back), now, Rules::ALL);
         }
         AcquireOutcome::Ended(how)
+    }
+
+    fn counted(&self, lease: Span) -> Span {
+        counted_under(&self.config.policy, lease, Rules::ALL)
     }
 
     /// Makes room by forgetting the permit that ended first. Returns whether there was one: a late repetition of its request
@@ -307,7 +324,7 @@ impl Cell {
 
     /// The burst that a permit for `lease` must fit into: it may be used at any time until its end.
     fn burst_for(&self, now: LedgerTime, lease: Span, rules: Rules) -> Amount {
-        let end = if rules.keeps(Rule::CapsFollowBurst) { now + counted(lease) } else { now };
+        let end = if rules.keeps(Rule::CapsFollowBurst) { now + self.counted(lease) } else { now };
         self.config.burst.min_over(now, end)
     }
 
@@ -316,6 +333,7 @@ impl Cell {
         let (_, out) = self.outstanding(now);
         let burst = self.burst_for(now, lease, rules);
         let falls = burst < self.config.burst.at(now);
+        let out = out + self.away.total();
         let usable = if falls { self.free.min(burst - out) } else { self.free };
         usable - Amount::tokens(ahead)
     }
@@ -349,8 +367,9 @@ impl Cell {
                 break;
             }
             self.free -= Amount::tokens(cost);
+            let counted = self.counted(lease);
             if let Some(strict) = self.strict.get_mut(&id) {
-                strict.stage = Stage::Granted { at: now, expires: now + counted(lease) };
+                strict.stage = Stage::Granted { at: now, expires: now + counted };
             }
         }
     }

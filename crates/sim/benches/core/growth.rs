@@ -12,6 +12,7 @@ use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
 use tollgate_core::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Request};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 const FLEETS: [u64; 5] = [10, 50, 200, 1_000, 2_000];
@@ -131,6 +132,7 @@ impl Fleet {
             key: key.clone(),
             rate: RateCurve::constant(Rate::per_second(rate)),
             burst: BurstCurve::constant(burst),
+            policy: Policy::TokenBucket,
             lease: LEASE,
             fresh: true,
         };
@@ -192,6 +194,7 @@ fn report(key: &CellKey, number: u64) -> CellReport {
         used: 0,
         returned: Amount::ZERO,
         debt: Amount::ZERO,
+        out: 0,
         demand: 5_000_000 + number * 10_000,
         waiting: 1,
         largest: 1,

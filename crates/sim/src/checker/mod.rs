@@ -11,6 +11,7 @@
 //! Arithmetic is exact up to the rounding of a curve's values to 10^-12, which favours the limited. Where `B` rises
 //! while `R` falls, intervals that begin between two admissions or bends are not looked at.
 
+pub mod conserved;
 pub mod curve;
 
 pub use curve::{Live, PICO, Polyline, largest};

@@ -1,6 +1,6 @@
 //! What a run came to: against an ideal limiter that sees all work at once and has no messages to wait for.
 //!
-//! Both models in here are plain buckets of their own; they know the limit, arrivals and admissions, and nothing of ledgers
+//! Both models in here are plain limiters of their own; they know the limit, arrivals and admissions, and nothing of ledgers
 //! and leases.
 
 use std::collections::VecDeque;
@@ -39,30 +39,61 @@ impl Line {
     }
 }
 
-/// A plain bucket.
+/// A limiter that sees everything at once.
 #[derive(Clone, Debug)]
-struct Bucket {
+struct Ideal {
+    /// Tokens there, in [`TOKEN`]s.
     level: i128,
     at: u64,
     /// Since when it has held at least one token.
     room_since: Option<u64>,
+    how: How,
+    /// Tokens that come back, by when.
+    back: VecDeque<(u64, u64)>,
 }
 
-impl Bucket {
-    fn full(burst: u64) -> Bucket {
-        Bucket { level: i128::from(burst) * TOKEN, at: 0, room_since: Some(0) }
+/// How tokens come (back).
+#[derive(Clone, Debug)]
+pub(crate) enum How {
+    /// By the rate.
+    Minted,
+    /// So long after they were used: a window, or the mean length of work.
+    After(u64),
+    /// At these times.
+    At(Vec<u64>),
+}
+
+impl Ideal {
+    fn full(burst: u64, how: How) -> Ideal {
+        let level = i128::from(burst) * TOKEN;
+        Ideal { level, at: 0, room_since: Some(0), how, back: VecDeque::new() }
     }
 
     fn fill(&mut self, now: u64, limit: &Limit) {
-        let (before, after) = (i128::from(limit.rate.at(self.at)), i128::from(limit.rate.at(now)));
-        self.level += (before + after) * i128::from(now.saturating_sub(self.at)) / 2;
-        self.level = self.level.min(i128::from(limit.burst.at(now)) * TOKEN);
+        if matches!(self.how, How::Minted) {
+            let (before, after) = (i128::from(limit.rate.at(self.at)), i128::from(limit.rate.at(now)));
+            self.level += (before + after) * i128::from(now.saturating_sub(self.at)) / 2;
+            self.level = self.level.min(i128::from(limit.burst.at(now)) * TOKEN);
+        } else {
+            let (before, after) = (i128::from(limit.burst.at(self.at)), i128::from(limit.burst.at(now)));
+            self.level += (after - before) * TOKEN;
+            while let Some((_, tokens)) = self.back.front().copied().filter(|(at, _)| *at <= now) {
+                self.back.pop_front();
+                self.level += i128::from(tokens) * TOKEN;
+            }
+        }
         self.at = now;
         self.note(now);
     }
 
     fn take(&mut self, tokens: u64, now: u64) {
         self.level -= i128::from(tokens) * TOKEN;
+        let back = match &self.how {
+            How::Minted => None,
+            How::After(span) => Some(now + span),
+            How::At(times) => times.iter().copied().find(|at| *at > now),
+        };
+        self.back.extend(back.map(|at| (at, tokens)));
         self.note(now);
     }
 
@@ -98,12 +129,12 @@ struct Part {
 pub(crate) struct Measure {
     pub(crate) limit: Limit,
     patience: u64,
-    ideal: Bucket,
+    ideal: Ideal,
     ideal_queue: VecDeque<(u64, u64)>,
     /// When something waited last at the ideal limiter.
     ideal_queued_until: u64,
     ideal_admitted: u64,
-    real: Bucket,
+    real: Ideal,
     admitted: u64,
     wrongly_refused: u64,
     refused: u64,
@@ -140,16 +171,16 @@ pub struct Figures {
 }
 
 impl Measure {
-    pub(crate) fn new(limit: Limit, patience: u64, window: u64, workers: usize) -> Measure {
+    pub(crate) fn new(limit: Limit, how: How, patience: u64, window: u64, workers: usize) -> Measure {
         let burst = limit.burst.at(0);
         Measure {
             limit,
             patience,
-            ideal: Bucket::full(burst),
+            ideal: Ideal::full(burst, how.clone()),
             ideal_queue: VecDeque::new(),
             ideal_queued_until: 0,
             ideal_admitted: 0,
-            real: Bucket::full(burst),
+            real: Ideal::full(burst, how),
             admitted: 0,
             wrongly_refused: 0,
             refused: 0,
@@ -294,7 +325,7 @@ mod tests {
 
     fn measure() -> Measure {
         let limit = Limit { rate: Line::new(10_000_000), burst: Line::new(5) };
-        Measure::new(limit, SECOND, 10 * SECOND, 2)
+        Measure::new(limit, How::Minted, SECOND, 10 * SECOND, 2)
     }
 
     #[test]

@@ -9,15 +9,18 @@ mod named;
 mod stage;
 
 pub use measure::Figures;
+use measure::How;
 
 use crate::machine::{Kind, Violation};
 use crate::step::Step;
+use crate::world::LEDGER_ZERO;
 use load::Load;
 use stage::Stage;
 use tollgate_core::curve::Rate;
 use tollgate_core::limit::CellConfig;
+use tollgate_core::policy::Policy;
 use tollgate_core::rules::Rules;
-use tollgate_core::units::Span;
+use tollgate_core::units::{LedgerTime, Span};
 
 /// Something that happens at a time.
 #[derive(Clone, Debug)]
@@ -39,6 +42,13 @@ enum Happening {
         rate: Rate,
         over: Span,
     },
+    /// Another number of conserved tokens.
+    Capacity {
+        tokens: u64,
+        over: Span,
+    },
+    /// Another policy, for the same limit.
+    Policy(Policy),
 }
 
 /// One run's fleet. Times are in true microseconds.
@@ -59,11 +69,28 @@ struct Scenario {
     served_within: u64,
     /// Clocks are off.
     drift: bool,
+    /// How long a piece of work takes, at least and at most; what is in flight counts for so long.
+    work: (u64, u64),
+    /// Messages come twice, or late and out of order, this often.
+    odd_ppm: u64,
     loads: Vec<Load>,
     happenings: Vec<(u64, Happening)>,
 }
 
 impl Scenario {
+    /// How an ideal limiter's tokens come back.
+    fn how(&self) -> How {
+        match &self.config.policy {
+            Policy::TokenBucket => How::Minted,
+            Policy::SlidingWindow { window } => How::After(window.0),
+            Policy::FixedWindow { boundaries } => {
+                let at = |boundary: &LedgerTime| i128::from(boundary.0) - LEDGER_ZERO;
+                How::At(boundaries.iter().filter_map(|boundary| u64::try_from(at(boundary)).ok()).collect())
+            }
+            Policy::InFlight { .. } => How::After(u64::midpoint(self.work.0, self.work.1)),
+        }
+    }
+
     fn burst(&self) -> u64 {
         u64::try_from(self.config.burst.target.whole()).unwrap_or(0)
     }

@@ -3,8 +3,10 @@
 use super::load::Load;
 use super::{Happening, Scenario};
 use crate::rng::Rng;
+use crate::world::{LEDGER_ZERO, LedgerZero};
 use tollgate_core::curve::Rate;
 use tollgate_core::limit::CellConfig;
+use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 
 const SECOND: u64 = 1_000_000;
@@ -12,7 +14,7 @@ const MINUTE: u64 = 60 * SECOND;
 
 type Draw = fn(&mut Rng) -> Scenario;
 
-pub(super) const ALL: [(&str, Draw); 16] = [
+pub(super) const ALL: [(&str, Draw); 24] = [
     ("doorman-1", |rng| doorman(rng, 5, 10 * MINUTE)),
     ("doorman-2", |rng| away(rng, 20)),
     ("doorman-3", |rng| away(rng, 50)),
@@ -29,6 +31,14 @@ pub(super) const ALL: [(&str, Draw); 16] = [
     ("small-burst", small_burst),
     ("amnesia", |rng| forgets(rng, false)),
     ("reset", |rng| forgets(rng, true)),
+    ("sliding-window", |rng| sliding(rng, 1_000, 10)),
+    ("sliding-window-60", |rng| sliding(rng, 1_000, 60)),
+    ("sliding-window-100", |rng| sliding(rng, 100, 10)),
+    ("fixed-window", fixed_window),
+    ("in-flight", |rng| in_flight(rng, 1_000)),
+    ("in-flight-100", |rng| in_flight(rng, 100)),
+    ("conserved-chaos", conserved_chaos),
+    ("reconfigure", reconfigure),
 ];
 
 pub(super) fn draw(name: &str, seed: u64) -> Option<Scenario> {
@@ -49,6 +59,8 @@ fn fleet(rng: &mut Rng, rate: Rate, burst: u64, lease_secs: u64, length: u64, lo
         window: 10 * SECOND,
         served_within: MINUTE,
         drift: true,
+        work: (0, 0),
+        odd_ppm: 0,
         happenings: joins.collect(),
         loads,
     }
@@ -237,6 +249,147 @@ fn forgets(rng: &mut Rng, by_reset: bool) -> Scenario {
         scenario.happenings.push((at, Happening::Reset));
     } else {
         scenario.happenings.push((at, Happening::Amnesia));
+    }
+    scenario
+}
+
+/// Ten workers that want 1.2 times `per_second`; half of it is wanted by one of them, another one every 30 s.
+fn skewed(rng: &mut Rng, per_second: u64, length: u64) -> Vec<Load> {
+    let mut loads = vec![Load::steady(0); 10];
+    let mut hot = 0;
+    for at in (0..length).step_by(30_000_000) {
+        hot = (hot + 1 + usize::try_from(rng.below(8)).unwrap_or(0)) % 10;
+        for (worker, load) in loads.iter_mut().enumerate() {
+            let milli = if worker == hot { per_second * 600 } else { per_second * 600 / 9 };
+            *load = load.clone().then(at, milli);
+        }
+    }
+    loads
+}
+
+/// Never more than `tokens` in any window, wanted 1.2 times as fast, by a fleet whose demand moves.
+fn sliding(rng: &mut Rng, tokens: u64, window_secs: u64) -> Scenario {
+    let length = 5 * MINUTE;
+    let loads = skewed(rng, tokens.div_ceil(window_secs), length);
+    let lease = (window_secs / 10).max(2);
+    let mut scenario =
+        fleet(rng, Rate::new(tokens, Span::from_secs(window_secs)), tokens, lease, length, loads);
+    scenario.config.policy = Policy::SlidingWindow { window: Span::from_secs(window_secs) };
+    scenario.window = MINUTE;
+    scenario.served_within = 3 * MINUTE;
+    scenario
+}
+
+/// Windows of a minute that begin at whole ones; a few workers that want more than there is.
+fn fixed_window(rng: &mut Rng) -> Scenario {
+    let length = 6 * MINUTE;
+    let loads = skewed(rng, 100, length);
+    let mut scenario = fleet(rng, Rate::new(3_000, Span::from_secs(60)), 3_000, 5, length, loads);
+    let boundaries = (0..10).map(|minute| LedgerZero(LEDGER_ZERO).ledger_time(minute * MINUTE));
+    scenario.config.policy = Policy::FixedWindow { boundaries: boundaries.collect() };
+    scenario.patience = 20 * SECOND;
+    scenario.window = 2 * MINUTE;
+    scenario.served_within = 3 * MINUTE;
+    scenario
+}
+
+/// Never more than `permits` at once, each held for five to fifteen seconds, by a fleet whose demand moves.
+fn in_flight(rng: &mut Rng, permits: u64) -> Scenario {
+    let length = 5 * MINUTE;
+    let loads = skewed(rng, permits.div_ceil(10), length);
+    let mut scenario = fleet(rng, Rate::per_second(permits), permits, 15, length, loads);
+    scenario.config.policy = Policy::InFlight { drain: Span::from_secs(2) };
+    scenario.work = (5 * SECOND, 15 * SECOND);
+    scenario.window = MINUTE;
+    scenario.served_within = 3 * MINUTE;
+    scenario
+}
+
+/// Any policy that conserves tokens, any number of them, and everything that can go wrong.
+fn conserved_chaos(rng: &mut Rng) -> Scenario {
+    let length = 2 * MINUTE + rng.below(4 * MINUTE);
+    let workers = 1 + rng.below(12);
+    let tokens = [1, 3, 10, 100, 1_000][usize::try_from(rng.below(5)).unwrap_or(0)];
+    let lease = 2 + rng.below(15);
+    let window = (lease + rng.below(60)).max(2);
+    let work = SECOND + rng.below(20 * SECOND);
+    let kind = rng.below(3);
+    let per_second = if kind == 2 { tokens * SECOND * 1_500 / work } else { tokens * 1_500 / window };
+    let loads = (0..workers).map(|_| Load::steady(per_second.div_ceil(workers))).collect();
+    let rate = Rate::new(tokens, Span::from_secs(window));
+    let mut scenario = fleet(rng, rate, tokens, lease, length, loads);
+    scenario.config.policy = match kind {
+        0 => Policy::SlidingWindow { window: Span::from_secs(window) },
+        1 => {
+            let every = (window.max(lease) + 3) * SECOND;
+            let begins = (0..100).map(|index| LedgerZero(LEDGER_ZERO).ledger_time(index * every));
+            Policy::FixedWindow { boundaries: begins.collect() }
+        }
+        _ => Policy::InFlight { drain: Span::from_millis(rng.below(5_000)) },
+    };
+    scenario.work = (work / 2, work * 2);
+    scenario.loss_ppm = rng.below(50_000);
+    scenario.odd_ppm = rng.below(50_000);
+    scenario.served_within = 24 * 60 * MINUTE;
+    let mut at = 10 * SECOND;
+    while at + 30 * SECOND < length {
+        let worker = usize::try_from(rng.below(workers)).unwrap_or(0);
+        let later = at + SECOND + rng.below(2 * lease * SECOND);
+        let (first, second) = match rng.below(9) {
+            0 => (Happening::LedgerUp(false), Happening::LedgerUp(true)),
+            1 => (Happening::Crash(worker), Happening::Join(worker)),
+            2 => (Happening::Pause(worker), Happening::Resume(worker)),
+            3 => (Happening::Leave(worker), Happening::Join(worker)),
+            4 => (Happening::Snapshot, Happening::Reset),
+            5 => (Happening::Snapshot, Happening::Amnesia),
+            6 => {
+                let less = Happening::Capacity { tokens: tokens / 2, over: Span(rng.below(5 * SECOND)) };
+                (less, Happening::Capacity { tokens, over: Span(rng.below(5 * SECOND)) })
+            }
+            7 => {
+                let calm = scenario.loads[worker].clone();
+                (Happening::Load(worker, Load::steady(0)), Happening::Load(worker, calm))
+            }
+            _ => {
+                let calm = scenario.loads[worker].clone();
+                let spike = Load::steady(per_second * 3);
+                (Happening::Load(worker, spike), Happening::Load(worker, calm))
+            }
+        };
+        scenario.happenings.push((at, first));
+        scenario.happenings.push((later, second));
+        at = later + rng.below(20 * SECOND);
+    }
+    scenario
+}
+
+/// A busy limit whose policy, rate and number of tokens change, with work waiting and leases out.
+fn reconfigure(rng: &mut Rng) -> Scenario {
+    let length = 6 * MINUTE;
+    let loads = (0..6).map(|_| Load::steady(4_000)).collect();
+    let mut scenario = fleet(rng, Rate::per_second(20), 40, 5, length, loads);
+    scenario.work = (SECOND, 8 * SECOND);
+    scenario.loss_ppm = rng.below(20_000);
+    scenario.odd_ppm = rng.below(20_000);
+    scenario.served_within = 3 * MINUTE;
+    let mut at = 20 * SECOND;
+    while at + MINUTE < length {
+        let change = match rng.below(6) {
+            0 => Happening::Policy(Policy::TokenBucket),
+            1 => Happening::Policy(Policy::SlidingWindow { window: Span::from_secs(5 + rng.below(20)) }),
+            2 => Happening::Policy(Policy::InFlight { drain: Span::from_millis(rng.below(3_000)) }),
+            3 => {
+                let begins = (0..120).map(|index| LedgerZero(LEDGER_ZERO).ledger_time(index * 10 * SECOND));
+                Happening::Policy(Policy::FixedWindow { boundaries: begins.collect() })
+            }
+            4 => Happening::Capacity { tokens: 5 + rng.below(60), over: Span(rng.below(5 * SECOND)) },
+            _ => Happening::Rate {
+                rate: Rate::per_second(5 + rng.below(40)),
+                over: Span(rng.below(5 * SECOND)),
+            },
+        };
+        scenario.happenings.push((at, change));
+        at += SECOND + rng.below(40 * SECOND);
     }
     scenario
 }

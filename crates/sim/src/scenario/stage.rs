@@ -11,6 +11,7 @@ use crate::world::State;
 use std::collections::{BTreeMap, VecDeque};
 use tollgate_core::bucket::Level as _;
 use tollgate_core::limit::counted;
+use tollgate_core::policy::Terms;
 use tollgate_core::rules::Rules;
 use tollgate_core::units::Span;
 
@@ -20,8 +21,16 @@ const SECOND: u64 = 1_000_000;
 enum Event {
     Tick(usize, u64),
     Poll(usize, u64),
-    Up(usize, u64),
-    Down(usize, u64),
+    Up(usize, u64, bool),
+    Down(usize, u64, bool),
+    /// Of a worker's life with this number, so many tokens' work that began then ends.
+    End {
+        worker: usize,
+        life: u64,
+        from: u64,
+        tokens: u64,
+        generation: u32,
+    },
     Happen(usize),
     Sample,
 }
@@ -39,6 +48,8 @@ struct Hand {
     tick: u64,
     poll: u64,
     admitted_at: u64,
+    /// Counts its starts.
+    life: u64,
 }
 
 #[derive(Debug)]
@@ -76,11 +87,18 @@ impl<'a> Stage<'a> {
             tick: 0,
             poll: 0,
             admitted_at: 0,
+            life: 0,
         };
         Stage {
             scenario,
             machine: Machine::new(rules, seed),
-            measure: Measure::new(limit, scenario.patience, scenario.window, scenario.loads.len()),
+            measure: Measure::new(
+                limit,
+                scenario.how(),
+                scenario.patience,
+                scenario.window,
+                scenario.loads.len(),
+            ),
             steps: Vec::new(),
             samples: Vec::new(),
             messages: 0,
@@ -138,16 +156,24 @@ impl<'a> Stage<'a> {
                     self.poll(worker);
                 }
             }
-            Event::Up(worker, seq) => {
+            Event::Up(worker, seq, keep) => {
                 let name = self.hands[worker].name.clone();
-                match self.act(Op::Deliver { name, seq, keep: false, up: true }) {
-                    Done::Answered(seq) => self.send(Event::Down(worker, seq)),
+                match self.act(Op::Deliver { name, seq, keep, up: true }) {
+                    Done::Answered(seq) => self.send(|keep| Event::Down(worker, seq, keep)),
                     _ => self.poll(worker),
                 }
             }
-            Event::Down(worker, seq) => {
+            Event::End { worker, life, from, tokens, generation } => {
+                if self.hands[worker].life == life {
+                    let name = self.hands[worker].name.clone();
+                    self.act(Op::Release { name, cell: 0, tokens, from, generation });
+                    self.tick(worker);
+                    self.poll(worker);
+                }
+            }
+            Event::Down(worker, seq, keep) => {
                 let name = self.hands[worker].name.clone();
-                self.act(Op::Deliver { name, seq, keep: false, up: false });
+                self.act(Op::Deliver { name, seq, keep, up: false });
                 self.tick(worker);
                 self.poll(worker);
             }
@@ -170,11 +196,21 @@ impl<'a> Stage<'a> {
         self.queue.insert((at, self.events), event);
     }
 
-    fn send(&mut self, event: Event) {
+    /// Sends a message. Rarely it is lost, comes much later, or comes twice.
+    fn send(&mut self, event: impl Fn(bool) -> Event) {
         let (least, most) = self.scenario.delay;
-        let after = least + self.rng.below(most - least + 1);
+        let odd = self.scenario.odd_ppm;
+        let mut after = least + self.rng.below(most - least + 1);
+        if odd > 0 && self.rng.chance(odd, 1_000_000) {
+            after += self.rng.below(20 * SECOND);
+        }
+        let twice = odd > 0 && self.rng.chance(odd, 1_000_000);
         if !self.rng.chance(self.scenario.loss_ppm, 1_000_000) {
-            self.at(self.now + after, event);
+            self.at(self.now + after, event(twice));
+        }
+        if twice {
+            let later = self.rng.below(20 * SECOND);
+            self.at(self.now + after + later, event(false));
         }
     }
 
@@ -235,6 +271,8 @@ impl<'a> Stage<'a> {
         let Some(cell) = running.client.cell_mut(0) else { return };
         cell.refill(at);
         let level = u64::try_from(cell.level().level()).unwrap_or(0);
+        let generation = cell.level().generation();
+        let is_in_flight = cell.mint().held().is_some_and(|held| held.policy == Terms::OnRelease);
         let tokens = level.min(self.hands[worker].waiting);
         if tokens == 0 {
             return;
@@ -242,6 +280,9 @@ impl<'a> Stage<'a> {
         let spend = Op::Spend { name, cell: 0, tokens: Some(tokens), pause: Span::ZERO };
         let Done::Admitted(mut left) = self.act(spend) else { return };
         self.measure.admit(worker, left, now);
+        if is_in_flight {
+            self.begin(worker, left, generation);
+        }
         let hand = &mut self.hands[worker];
         hand.waiting -= left;
         hand.admitted_at = now;
@@ -255,6 +296,20 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Work begins, in pieces that end at different times.
+    fn begin(&mut self, worker: usize, tokens: u64, generation: u32) {
+        const PIECES: u64 = 8;
+        let ((least, most), life) = (self.scenario.work, self.hands[worker].life);
+        let mut left = tokens;
+        while left > 0 {
+            let part = left.min(tokens.div_ceil(PIECES));
+            let takes = least + self.rng.below(most - least + 1);
+            let from = self.now;
+            self.at(self.now + takes, Event::End { worker, life, from, tokens: part, generation });
+            left -= part;
+        }
+    }
+
     fn poll(&mut self, worker: usize) {
         if !self.runs(worker) {
             return;
@@ -265,7 +320,7 @@ impl<'a> Stage<'a> {
             match self.act(Op::Ask { name }) {
                 Done::Sent(seq) => {
                     self.messages += 1;
-                    self.send(Event::Up(worker, seq));
+                    self.send(|keep| Event::Up(worker, seq, keep));
                 }
                 Done::Later(wait) => {
                     self.steps.pop();
@@ -289,7 +344,8 @@ impl<'a> Stage<'a> {
                 self.act(Op::Revoke { name: name.clone() });
                 self.gone(*worker);
                 let seq = self.machine.world.worker(&name).map_or(0, |worker| worker.last_seq);
-                self.send(Event::Up(*worker, seq));
+                let worker = *worker;
+                self.send(|keep| Event::Up(worker, seq, keep));
             }
             Happening::Crash(worker) => {
                 let name = self.hands[*worker].name.clone();
@@ -341,6 +397,24 @@ impl<'a> Stage<'a> {
                 self.measure.limit.rate.change(self.now, self.now + over.0, value);
                 self.measure.disturb(self.now + over.0 + lease);
             }
+            Happening::Capacity { tokens, over } => {
+                let ledger_now = self.machine.world.ledger_time();
+                let mut cells = self.machine.world.config().cells.clone();
+                for cell in &mut cells {
+                    cell.burst = cell.burst.ramp_to(*tokens, ledger_now, *over);
+                }
+                self.act(Op::Configure { cells, version: None });
+                self.measure.limit.burst.change(self.now, self.now + over.0, *tokens);
+                self.measure.disturb(self.now + over.0 + lease);
+            }
+            Happening::Policy(policy) => {
+                let mut cells = self.machine.world.config().cells.clone();
+                for cell in &mut cells {
+                    cell.policy = policy.clone();
+                }
+                self.act(Op::Configure { cells, version: None });
+                self.measure.disturb(self.now + 3 * lease);
+            }
         }
     }
 
@@ -359,6 +433,7 @@ impl<'a> Stage<'a> {
         }
         let now = self.now;
         let hand = &mut self.hands[worker];
+        hand.life += 1;
         hand.there = true;
         hand.load.arrived(now);
         hand.admitted_at = now;

@@ -184,6 +184,11 @@ pub fn key(text: &str) -> Option<CellKey> {
     Some(CellKey { meter: meter.to_string(), tier: tier.to_string(), ..CellKey::of(limit) })
 }
 
+/// Several values between commas.
+pub fn list<T>(one: impl Fn(&str) -> Option<T>) -> impl Fn(&str) -> Option<Vec<T>> {
+    move |text| text.split(',').map(&one).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

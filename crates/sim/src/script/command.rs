@@ -21,10 +21,11 @@
 //! pause W   suspend W [clock-stops]   resume W   crash W   restart W   fork W COPY   revoke W   evict W
 //! acquire ID [LIMIT] [cost=1] [lease=10s] [auto]     use ID      settle ID [LIMIT] used=1
 //! ledger down|up|tick|snapshot|reset [unnoticed]|forget|amnesia [first]|step [by=+1s]
-//! wait 10s      status      check
+//! wait 10s      status      explain [W|LIMIT]      check
 //! ```
 
 use super::args::{self, Args};
+use super::explained;
 use super::message::{ask, deliver, drop_message, heartbeat, holds, raw, want};
 use super::show;
 use crate::world::{Failure, World};
@@ -33,6 +34,7 @@ use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::Input;
 use tollgate_core::ledger::strict::{Acquire, Settle};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 
 /// The lease of a limit that names none.
@@ -63,7 +65,7 @@ pub fn execute(world: &mut World, line: &str) -> Lines {
         "drop" => drop_message(world, &mut args),
         "raw" => raw(world, &mut args),
         "spend" => spend(world, &mut args),
-        "give" | "refund" | "overdraw" => correct(world, &mut args),
+        "give" | "refund" | "overdraw" | "release" => correct(world, &mut args),
         "show" => bucket(world, &mut args),
         "run" => run(world, &mut args),
         "worker" | "borrow" | "pause" | "suspend" | "resume" | "crash" | "restart" | "fork" | "revoke"
@@ -80,6 +82,7 @@ pub fn execute(world: &mut World, line: &str) -> Lines {
             let _down = world.apply(Input::Tick).is_err();
             Ok(show::status(world.ledger()))
         }
+        "explain" => explain(world, &mut args),
         "check" => Ok(world
             .verdicts()
             .iter()
@@ -137,6 +140,7 @@ fn changed(
         key,
         rate: RateCurve::constant(Rate::ZERO),
         burst: BurstCurve::constant(0),
+        policy: Policy::TokenBucket,
         lease: LEASE_DEFAULT,
         fresh: true,
     });
@@ -148,6 +152,20 @@ fn changed(
         let base = from.map_or(config.burst, BurstCurve::constant);
         config.burst =
             if over == Span::ZERO { BurstCurve::constant(to) } else { base.ramp_to(to, now, over) };
+    }
+    if let Some(window) = args.get("window", args::span)? {
+        config.policy = Policy::SlidingWindow { window };
+    }
+    if let Some(drain) = args.get("drain", args::span)? {
+        config.policy = Policy::InFlight { drain };
+    }
+    if let Some(boundaries) = args.get("boundaries", args::list(args::span))? {
+        // In scripts they are given in true time.
+        let at = |after: &Span| world.zero().ledger_time(after.0);
+        config.policy = Policy::FixedWindow { boundaries: boundaries.iter().map(at).collect() };
+    }
+    if args.flag("minted") {
+        config.policy = Policy::TokenBucket;
     }
     config.lease = args.get_or("lease", args::span, config.lease)?;
     config.fresh = !args.flag("moved");
@@ -202,6 +220,12 @@ fn correct(world: &mut World, args: &mut Args) -> Lines {
         "give" => {
             let given = world.give_back(&name, &key, tokens).map_err(told)?;
             format!("{name} gives back {given}")
+        }
+        "release" => {
+            let from = args.get("from", args::span)?.ok_or("release: from is missing")?;
+            let index = world.worker(&name).map_err(told)?.index_of(&key).ok_or("no such limit")?;
+            world.release(&name, index, tokens, from.0, None).map_err(told)?;
+            format!("{name} ends {tokens}")
         }
         "refund" => {
             let charged = args.get("charged", args::span)?.ok_or("refund: charged is missing")?;
@@ -283,6 +307,17 @@ fn strict(world: &mut World, args: &mut Args) -> Lines {
         world.acquire(Acquire { id: id.clone(), client: id.clone(), key, cost, lease, auto })
     };
     Ok(vec![format!("{id}: {}", show::acquired(&outcome.map_err(told)?))])
+}
+
+fn explain(world: &mut World, args: &mut Args) -> Lines {
+    let name = args.optional();
+    let _down = world.apply(Input::Tick).is_err();
+    let worker = name.as_ref().and_then(|name| world.worker(name).ok());
+    if let Some(incarnation) = worker.map(|worker| worker.client.incarnation()) {
+        return Ok(explained::worker(world.ledger(), incarnation));
+    }
+    let only = name.map(|name| args::key(&name).ok_or("not a limit's name")).transpose()?;
+    Ok(explained::limits(world.ledger(), only.as_ref()))
 }
 
 fn ledger(world: &mut World, args: &mut Args) -> Lines {

@@ -107,6 +107,7 @@ pub(super) fn raw(world: &mut World, args: &mut Args) -> Lines {
         used: args.get_or("used", args::number, 0)?,
         returned: args.get_or("returned", args::amount, Amount::ZERO)?,
         debt: args.get_or("debt", args::amount, Amount::ZERO)?,
+        out: args.get_or("out", args::number, 0)?,
         demand,
         waiting: args.get_or("waiting", args::number, 0)?,
         largest: args.get_or("largest", args::number, 1)?,

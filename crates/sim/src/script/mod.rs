@@ -6,6 +6,7 @@
 
 pub mod args;
 pub mod command;
+pub mod explained;
 pub mod file;
 mod message;
 pub mod show;

@@ -8,7 +8,7 @@ use tollgate_core::ledger::alloc_share::Kind;
 use tollgate_core::ledger::strict::AcquireOutcome;
 use tollgate_core::ledger::{Output, view::CellView};
 use tollgate_core::message::{CellOutcome, CellReport, Reply, Request, RequestError};
-use tollgate_core::units::{LedgerTime, Span};
+use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// `1.5s`, `200ms`, `37us`.
 pub fn span(span: Span) -> String {
@@ -36,7 +36,7 @@ pub fn ratio(ppm: u64) -> String {
 }
 
 /// Tokens from millionths.
-fn micro(value: u64) -> String {
+pub(super) fn micro(value: u64) -> String {
     fraction(value.into(), 1_000_000, 3)
 }
 
@@ -196,9 +196,13 @@ fn cell_status(cell: &CellView, now: LedgerTime) -> Vec<String> {
         Kind::Shares => "shares",
         Kind::Tokens => "tokens",
         Kind::Turns => "turns",
+        Kind::Permits => "permits",
     };
     let mut head =
         format!("{}: out share {} cap {}, free {}, by {kind}", cell.key, cell.share, cell.cap, cell.free);
+    if cell.away > Amount::ZERO {
+        head += &format!(", away {}", cell.away);
+    }
     if cell.waiting > 0 {
         head += &format!(", waiting {}", cell.waiting);
     }

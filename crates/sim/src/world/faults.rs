@@ -2,10 +2,12 @@
 
 use super::{Failure, State, Up, World};
 use std::collections::BTreeMap;
+use tollgate_core::bucket::Level as _;
 use tollgate_core::client::Client;
 use tollgate_core::ledger::{Input, Ledger, Output, Start};
 use tollgate_core::limit::CellKey;
 use tollgate_core::message::Incarnation;
+use tollgate_core::policy::Terms;
 use tollgate_core::units::Span;
 
 impl World {
@@ -45,6 +47,11 @@ impl World {
         }
         worker.boot.start(now);
         worker.state = State::Running;
+        for (index, tokens, generation) in std::mem::take(&mut worker.ended) {
+            if let Some(cell) = worker.client.cells().get(index) {
+                cell.level().release(tokens, generation);
+            }
+        }
         Ok(())
     }
 
@@ -54,6 +61,7 @@ impl World {
     /// [`Failure::NoWorker`].
     pub fn crash(&mut self, name: &str) -> Result<(), Failure> {
         self.worker_mut(name)?.state = State::Crashed;
+        self.note_end(name);
         Ok(())
     }
 
@@ -74,6 +82,7 @@ impl World {
         worker.boot.start(now);
         worker.state = State::Running;
         worker.last_seq = 0;
+        worker.ended.clear();
         Ok(())
     }
 
@@ -101,8 +110,15 @@ impl World {
         worker.last_seq = request.seq;
         worker.state = State::Crashed;
         self.note_lease(name);
+        self.note_end(name);
         self.send(name, Up::Revoke(request));
         Ok(())
+    }
+
+    fn note_end(&mut self, name: &str) {
+        for book in self.books.values_mut() {
+            book.end(&name.into(), self.now);
+        }
     }
 
     /// An operator evicts a worker.
@@ -142,7 +158,7 @@ impl World {
         let cell = worker.client.cell_mut(index).ok_or(Failure::NoCell)?;
         let (mint, level) = cell.bucket();
         mint.overdraw(level, tokens);
-        self.books.entry(key.clone()).or_default().admit(&who, now, tokens);
+        self.books.entry(key.clone()).or_default().admit(&who, now, tokens, Terms::Minted);
         self.level(name, key)
     }
 

@@ -12,11 +12,12 @@ mod worker;
 pub use book::{Book, LedgerZero, TICKS_PER_SECOND};
 pub use clock::Clock;
 use work::Permit;
-pub use worker::{Count, State, Worker};
+pub use worker::{State, Worker};
 
 use crate::checker::Verdict;
 use crate::rng::Rng;
 use std::collections::BTreeMap;
+use tollgate_core::bucket::PlainLevel;
 use tollgate_core::client::{Action, AfterRefusal, Client};
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
@@ -25,7 +26,7 @@ use tollgate_core::rules::Rules;
 use tollgate_core::units::{LedgerTime, Span};
 
 /// The ledger's clock shows this at true time zero, in microseconds.
-const LEDGER_ZERO: i128 = 1_000_000_000_000;
+pub(crate) const LEDGER_ZERO: i128 = 1_000_000_000_000;
 /// A worker's elapsed-time clock shows this when it is made.
 const BOOT_ZERO: u64 = 1_000_000_000;
 
@@ -182,7 +183,7 @@ impl World {
         let incarnation = Incarnation(self.rng.next_u128());
         let mut client = Client::with_rules(incarnation, name, self.rng.next_u64(), self.rules);
         for config in &self.config.cells {
-            client.add_cell(config.key.clone(), false, Count::default());
+            client.add_cell(config.key.clone(), false, PlainLevel::default());
         }
         let worker = Worker {
             name: name.into(),
@@ -193,6 +194,7 @@ impl World {
             state: State::Running,
             paused_until: 0,
             last_seq: 0,
+            ended: Vec::new(),
         };
         self.workers.insert(name.to_string(), worker);
     }
@@ -204,7 +206,7 @@ impl World {
     pub fn add_cell(&mut self, name: &str, key: CellKey, borrowed: bool) -> Result<usize, Failure> {
         let worker = self.worker_mut(name)?;
         worker.wants.push(Default::default());
-        Ok(worker.client.add_cell(key, borrowed, Count::default()))
+        Ok(worker.client.add_cell(key, borrowed, PlainLevel::default()))
     }
 
     /// A worker by name.

@@ -5,6 +5,7 @@ use tollgate_core::bucket::{Level, Refusal, admit};
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Settle};
 use tollgate_core::ledger::{Configure, Input, Output};
 use tollgate_core::limit::{CellKey, counted};
+use tollgate_core::policy::Terms;
 use tollgate_core::rules::Rule;
 use tollgate_core::units::Span;
 
@@ -53,6 +54,7 @@ impl World {
         let cell = worker.client.cell_mut(index).ok_or(Failure::NoCell)?;
         let key = cell.key().clone();
         cell.refill(at);
+        let policy = cell.mint().held().map_or(Terms::Minted, |held| held.policy);
         let then = now.saturating_add(pause.0);
         let outcome = if clock_after {
             admit(cell.level(), cost, || boot.at(then)).map(|_| ())
@@ -68,9 +70,37 @@ impl World {
         worker.wants[index].requested += cost;
         let who = worker.name.clone();
         if outcome.is_ok() {
-            self.books.entry(key).or_default().admit(&who, then, cost);
+            self.books.entry(key).or_default().admit(&who, then, cost, policy);
         }
         Ok(outcome)
+    }
+
+    /// Work of a worker that began at true time `from`, in this generation of the level, ends: `tokens` are in use no more. The
+    /// worker learns of it when its code runs.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn release(
+        &mut self,
+        name: &str,
+        index: usize,
+        tokens: u64,
+        from: u64,
+        generation: Option<u32>,
+    ) -> Result<(), Failure> {
+        let now = self.now;
+        let worker = self.worker_mut(name)?;
+        let cell = worker.client.cells().get(index).ok_or(Failure::NoCell)?;
+        let (key, generation) = (cell.key().clone(), generation.unwrap_or_else(|| cell.level().generation()));
+        if worker.runs(now) {
+            cell.level().release(tokens, generation);
+        } else {
+            worker.ended.push((index, tokens, generation));
+        }
+        if let Some(book) = self.books.get_mut(&key) {
+            book.finish(name, from, tokens, now);
+        }
+        Ok(())
     }
 
     /// What a worker could admit at once, after minting.
@@ -122,11 +152,17 @@ impl World {
     pub fn use_permit(&mut self, id: &str) -> bool {
         let now = self.now;
         let Some(permit) = self.permits.get_mut(id) else { return false };
-        let usable = !permit.used && permit.until.take().is_some_and(|until| now < until);
+        let until = permit.until.take();
+        let usable = !permit.used && until.is_some_and(|until| now < until);
         permit.used |= usable;
         if usable {
             let (key, cost) = (permit.key.clone(), permit.cost);
-            self.books.entry(key).or_default().admit(&id.into(), now, cost);
+            let config = self.config.cells.iter().find(|config| config.key == key);
+            let policy = config.map_or(Terms::Minted, |config| config.policy.terms(self.ledger_time()));
+            let book = self.books.entry(key).or_default();
+            book.admit(&id.into(), now, cost, policy);
+            // Whoever has a strict permit uses it no longer than it may.
+            book.lease(&id.into(), now, until.unwrap_or(now));
         }
         usable
     }
@@ -157,10 +193,11 @@ impl World {
         for cell in &new.cells {
             let before = self.config.cells.iter().find(|old| old.key == cell.key);
             let lease = before.map_or(cell.lease, |old| old.lease);
-            let until = now.saturating_add(counted(lease).0);
+            let drain = before.map_or(Span::ZERO, |old| old.policy.drain());
+            let until = now.saturating_add((counted(lease) + drain).0);
             let since = self.ledger.state().now;
             let book = self.books.entry(cell.key.clone()).or_default();
-            book.configure(now, zero, cell.rate, cell.burst, until);
+            book.configure(now, zero, cell.rate, cell.burst, &cell.policy, until);
             book.want(cell.rate, since);
         }
     }
@@ -184,6 +221,11 @@ impl World {
             let rate =
                 held.filter(|held| !ended && book.may_carry(held.rate, held.granted)).map(|held| held.rate);
             book.carry(&worker.name, ended_at.unwrap_or(now), zero, rate);
+            if let Some(held) = held.filter(|held| held.policy == Terms::OnRelease)
+                && let Some(until) = worker.boot.when(held.expires)
+            {
+                book.lease(&worker.name, now, until);
+            }
         }
     }
 }

@@ -1,42 +1,14 @@
 //! One worker process: a core client, its clocks, and whether any code of it runs.
 
 use super::clock::Clock;
-use std::cell::Cell as StdCell;
 use std::rc::Rc;
-use tollgate_core::bucket::{Level, Now, after_taking};
+use tollgate_core::bucket::{Now, PlainLevel};
 use tollgate_core::client::{Client, Wants};
 use tollgate_core::limit::CellKey;
-use tollgate_core::units::{BootTime, WallTime};
+use tollgate_core::units::WallTime;
 
 /// Workers' wall clocks show this at true time zero, in microseconds.
 const WALL_ZERO: u64 = 2_000_000_000_000;
-
-/// A level for one thread.
-#[derive(Clone, Debug, Default)]
-pub struct Count {
-    level: StdCell<i64>,
-    expiry: StdCell<BootTime>,
-}
-
-impl Level for Count {
-    fn level(&self) -> i64 {
-        self.level.get()
-    }
-    fn take(&self, cost: u64) -> bool {
-        let Some(left) = after_taking(self.level.get(), cost) else { return false };
-        self.level.set(left);
-        true
-    }
-    fn add(&self, tokens: i64) {
-        self.level.set(self.level.get().saturating_add(tokens));
-    }
-    fn expiry(&self) -> BootTime {
-        self.expiry.get()
-    }
-    fn set_expiry(&self, expiry: BootTime) {
-        self.expiry.set(expiry);
-    }
-}
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +29,7 @@ pub struct Worker {
     /// Its name, for people and scripts.
     pub name: Rc<str>,
     /// The lease protocol.
-    pub client: Client<Count>,
+    pub client: Client<PlainLevel>,
     /// Its elapsed-time clock.
     pub boot: Clock,
     /// How far its wall clock is off, in microseconds.
@@ -70,6 +42,8 @@ pub struct Worker {
     pub wants: Vec<Wants>,
     /// The newest seq that it sent.
     pub last_seq: u64,
+    /// Tokens whose work has ended while its code didn't run, by cell.
+    pub ended: Vec<(usize, u64, u32)>,
 }
 
 impl Worker {

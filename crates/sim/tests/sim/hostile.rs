@@ -37,11 +37,11 @@ fn acting() -> impl Strategy<Value = Option<Acting>> {
 }
 
 fn report() -> impl Strategy<Value = CellReport> {
-    let figures = (amount(), count(), amount(), amount(), count(), count(), count());
+    let figures = (amount(), count(), amount(), amount(), count(), count(), count(), count());
     (any::<bool>(), acting(), figures).prop_map(|(borrowed, acting, figures)| {
-        let (held, used, returned, debt, demand, waiting, largest) = figures;
+        let (held, used, returned, debt, out, demand, waiting, largest) = figures;
         let key = CellKey::of("api");
-        CellReport { key, borrowed, acting, held, used, returned, debt, demand, waiting, largest }
+        CellReport { key, borrowed, acting, held, used, returned, debt, out, demand, waiting, largest }
     })
 }
 

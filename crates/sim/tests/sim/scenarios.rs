@@ -86,3 +86,35 @@ fn a_scenario_and_a_seed_give_the_same_run_every_time() {
     };
     assert_eq!(steps(), steps());
 }
+
+#[test]
+fn conserved_tokens_go_where_they_are_wanted() {
+    for (name, least) in [
+        ("sliding-window", 960_000),
+        ("sliding-window-100", 920_000),
+        ("in-flight", 970_000),
+        ("in-flight-100", 950_000),
+    ] {
+        let outcome = play(name);
+        assert!(outcome.figures.utilization_ppm >= least, "{name}: {:?}", outcome.figures);
+    }
+}
+
+/// After a cut, two workers that had got their parts of it began new work while a third still had more out than its own.
+#[test]
+fn seeds_in_which_a_cut_was_exceeded_are_within_it() {
+    for seed in [430, 439, 541, 703, 791, 803] {
+        let outcome = scenario::run("conserved-chaos", seed, Rules::ALL, false).unwrap();
+        assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+    }
+}
+
+/// With twenty workers each holds a twentieth more than its part when one comes back: less than what noise is taken to be.
+#[test]
+fn who_comes_back_to_a_large_fleet_gets_its_part() {
+    for seed in [29, 177, 922] {
+        let outcome = scenario::run("rolling-restart", seed, Rules::ALL, false).unwrap();
+        assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+        assert!(outcome.figures.fairness_error_ppm.unwrap() < 30_000, "seed {seed}: {:?}", outcome.figures);
+    }
+}

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_core::bucket::{Admitted, Arrival, Level, Mint, Now, Refusal, admit, admit_by};
 use tollgate_core::curve::{Rate, RateCurve};
 use tollgate_core::message::{LeaseName, LeaseTerms};
+use tollgate_core::policy::Terms;
 use tollgate_core::rules::Rules;
 use tollgate_core::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
 
@@ -164,6 +165,8 @@ fn lease(mint: &mut Mint, level: &AtomicLevel, seq: u64, sent: u64, tokens: u64)
         duration: Span(10),
         rate: RateCurve::constant(Rate::per_second(1)),
         burst: tokens,
+        policy: Terms::Minted,
+        scarce: false,
         confirm: false,
         due: None,
     };
@@ -221,7 +224,7 @@ fn the_clock_is_read_after_taking() {
             return Err(Refusal::Empty);
         }
         assert!(at >= valid_until || clock.read() < valid_until, "taken when the lease had ended");
-        if at < valid_until { Ok(Admitted { at, valid_until }) } else { Err(Refusal::Expired) }
+        if at < valid_until { Ok(Admitted { at, valid_until, generation: 0 }) } else { Err(Refusal::Expired) }
     };
     assert!(is_found(None, move || leases_follow_each_other(clock_first)));
 }
@@ -234,7 +237,7 @@ fn the_expiry_is_read_before_taking() {
         }
         let at = clock.read();
         let valid_until = level.expiry();
-        if at < valid_until { Ok(Admitted { at, valid_until }) } else { Err(Refusal::Expired) }
+        if at < valid_until { Ok(Admitted { at, valid_until, generation: 0 }) } else { Err(Refusal::Expired) }
     };
     assert!(is_found(None, move || leases_follow_each_other(expiry_last)));
 }

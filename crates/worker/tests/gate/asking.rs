@@ -1,11 +1,13 @@
 //! Asking: order, costs, deadlines, errors, and that nothing is left behind.
 
-use crate::world::{World, limit, pass};
+use crate::world::{drain, limit, pass};
+use futures_util::future::join_all;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_worker::{AcquireError, Options, Outcome, Reason};
+use tollgate_worker::testing::TestGroup;
+use tollgate_worker::{AcquireError, Outcome, Reason};
 
 const PAUSED: &str = "time is virtual in here";
 
@@ -15,14 +17,11 @@ fn reason(error: AcquireError) -> Reason {
 
 #[tokio::test(start_paused = true)]
 async fn a_large_cost_at_the_head_is_not_starved_by_small_ones() {
-    let world = World::new(vec![limit("api", 20, 20)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 20, 20)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
-    let mut rest = 0;
     pass(100).await;
-    while api.try_acquire(1).is_ok() {
-        rest += 1;
-    }
+    let rest = drain(&api);
     assert!(rest >= 8, "{rest}");
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -45,13 +44,13 @@ async fn a_large_cost_at_the_head_is_not_starved_by_small_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn a_newcomer_never_takes_what_a_waiter_waits_for() {
-    let world = World::new(vec![limit("api", 10, 2)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 2)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
     pass(100).await;
     let mut barged = 0;
     for _ in 0..200 {
-        while api.try_acquire(1).is_ok() {}
+        drain(&api);
         let waiter = tokio::spawn({
             let api = api.clone();
             async move { api.acquire().await }
@@ -75,8 +74,8 @@ async fn a_newcomer_never_takes_what_a_waiter_waits_for() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_waiters_leave_nothing_behind() {
-    let world = World::new(vec![limit("api", 100, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 100, 10)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
     let mut seed = 42_u64;
     let mut random = move |below: u64| {
@@ -121,11 +120,11 @@ async fn cancelled_waiters_leave_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_in_line_is_woken_when_the_head_goes_away() {
-    let world = World::new(vec![limit("api", 10, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 10)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
     pass(100).await;
-    while api.try_acquire(1).is_ok() {}
+    drain(&api);
     let mut head = Box::pin(api.acquire().cost(10).into_future());
     assert!(futures_util::poll!(&mut head).is_pending());
     let second = tokio::spawn({
@@ -141,11 +140,11 @@ async fn the_next_in_line_is_woken_when_the_head_goes_away() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_nobody_polls_does_not_block_the_line() {
-    let world = World::new(vec![limit("api", 10, 2)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 2)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
     pass(100).await;
-    while api.try_acquire(1).is_ok() {}
+    drain(&api);
     let mut sleeper = Box::pin(api.acquire().into_future());
     assert!(futures_util::poll!(&mut sleeper).is_pending());
     let began = Instant::now();
@@ -160,11 +159,11 @@ async fn a_future_that_nobody_polls_does_not_block_the_line() {
 
 #[tokio::test(start_paused = true)]
 async fn deadlines_are_kept_and_hopeless_ones_refused_at_once() {
-    let world = World::new(vec![limit("api", 10, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 10)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
     pass(100).await;
-    while api.try_acquire(1).is_ok() {}
+    drain(&api);
     // 10 of these need a second; the deadline comes first.
     let began = Instant::now();
     let error = api.acquire().cost(10).timeout(Duration::from_millis(300)).await.unwrap_err();
@@ -189,8 +188,8 @@ async fn deadlines_are_kept_and_hopeless_ones_refused_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn impossible_questions_are_answered_and_charge_nothing() {
-    let world = World::new(vec![limit("api", 10, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 10)]);
+    let gate = group.gate().await;
     pass(100).await;
     let level = gate.state().limits[0].level;
     let zero = gate.acquire("api").cost(0).await.unwrap_err();
@@ -205,8 +204,8 @@ async fn impossible_questions_are_answered_and_charge_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_does_not_exist_is_an_error_within_a_second() {
-    let world = World::new(vec![limit("api", 10, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 10)]);
+    let gate = group.gate().await;
     pass(1_000).await;
     let began = Instant::now();
     let (first, second) = tokio::join!(gate.acquire("nonesuch"), gate.acquire("nonesuch").cost(5));
@@ -216,10 +215,11 @@ async fn a_limit_that_does_not_exist_is_an_error_within_a_second() {
     assert!(matches!(gate.limit("nonesuch").try_acquire(1), Err(AcquireError::UnknownLimit { .. })));
     // Removed while somebody waits.
     let api = gate.limit("api");
-    while api.try_acquire(1).is_ok() {}
+    drain(&api);
     let waiting = tokio::spawn(async move { api.acquire().cost(10).await });
     pass(10).await;
-    world.configure(vec![limit("nonesuch", 5, 5)]);
+    group.remove("api");
+    group.set(limit("nonesuch", 5, 5));
     pass(1_100).await;
     assert!(waiting.is_finished());
     assert!(matches!(waiting.await.unwrap(), Err(AcquireError::UnknownLimit { .. })));
@@ -229,8 +229,8 @@ async fn a_limit_that_does_not_exist_is_an_error_within_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_of_zero_refuses_and_never_hangs() {
-    let world = World::new(vec![limit("none", 0, 0), limit("one", 0, 1)]);
-    let gate = world.gate(Options::new().limits(["none", "one"]));
+    let group = TestGroup::new([limit("none", 0, 0), limit("one", 0, 1)]);
+    let gate = group.gate().await;
     let within = Duration::from_secs(5);
     let none = tokio::time::timeout(within, gate.acquire("none")).await.unwrap();
     assert!(matches!(none, Err(AcquireError::CostAboveBurst { cost: 1, burst: 0, .. })), "{none:?}");
@@ -248,15 +248,15 @@ async fn a_limit_of_zero_refuses_and_never_hangs() {
     let error = gate.limit("one").try_acquire(1).unwrap_err();
     assert_eq!((error.retry_after(), reason(error)), (None, Reason::NoQuota));
     // Raised while closed: it opens by the next heartbeat.
-    world.configure(vec![limit("none", 0, 0), limit("one", 10, 5)]);
+    group.set(limit("one", 10, 5));
     pass(1_500).await;
     assert!(gate.acquire("one").timeout(within).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn errors_between_permit_and_work_keep_nothing() {
-    let world = World::new(vec![limit("api", 100, 50)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 100, 50)]);
+    let gate = group.gate().await;
     async fn early(gate: &tollgate_worker::Gate) -> Result<(), std::num::ParseIntError> {
         let _permit = gate.acquire("api").await.unwrap();
         let _number: u32 = "no number".parse()?;
@@ -286,13 +286,13 @@ async fn errors_between_permit_and_work_keep_nothing() {
     assert_eq!((counters.granted, counters.charged), (750, 750));
     assert_eq!(gate.state().limits[0].waiting, (0, 0));
     pass(2_000).await;
-    assert_eq!(world.used("api"), 750);
+    assert_eq!(group.usage("api").reported, 750);
 }
 
 #[tokio::test(start_paused = true)]
 async fn settling_gives_back_at_most_what_is_safe_and_charges_the_rest() {
-    let world = World::new(vec![limit("tokens", 100, 100)]);
-    let gate = world.gate(Options::new().limit("tokens"));
+    let group = TestGroup::new([limit("tokens", 100, 100)]);
+    let gate = group.gate().await;
     pass(100).await;
     let level = || gate.state().limits[0].level;
     let full = level();
@@ -309,8 +309,8 @@ async fn settling_gives_back_at_most_what_is_safe_and_charges_the_rest() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_callers_are_sent_back_at_different_times() {
-    let world = World::new(vec![limit("api", 10, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 10)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
     pass(2_000).await;
     let mut hints = Vec::new();
@@ -328,8 +328,8 @@ async fn refused_callers_are_sent_back_at_different_times() {
 
 #[tokio::test(start_paused = true)]
 async fn no_more_callers_wait_than_may() {
-    let world = World::new(vec![limit("api", 1, 1)]);
-    let gate = world.gate(Options::new().limit("api").waiters_max(3));
+    let group = TestGroup::new([limit("api", 1, 1)]);
+    let gate = group.gate_with(group.options().waiters_max(3)).await;
     pass(100).await;
     drop(gate.acquire("api").await);
     let waiting: Vec<_> = (0..3)
@@ -345,9 +345,9 @@ async fn no_more_callers_wait_than_may() {
 
 #[tokio::test(start_paused = true)]
 async fn every_admission_is_in_the_log() {
-    let world = World::new(vec![limit("a b", 100, 10)]);
+    let group = TestGroup::new([limit("a b", 100, 10)]);
     let file = tempfile::NamedTempFile::new().unwrap();
-    let gate = world.gate(Options::new().limit("a b").admission_log(file.path()));
+    let gate = group.gate_with(group.options().admission_log(file.path())).await;
     let mut expected = String::new();
     for cost in 1..=5 {
         let permit = gate.acquire("a b").cost(cost).await.unwrap();
@@ -358,8 +358,8 @@ async fn every_admission_is_in_the_log() {
 
 #[tokio::test(start_paused = true)]
 async fn workers_take_turns_where_the_burst_is_smaller_than_the_fleet() {
-    let world = World::new(vec![limit("api", 100, 5)]);
-    let gates: Vec<_> = (0..8).map(|_| world.gate(Options::new().limit("api"))).collect();
+    let group = TestGroup::new([limit("api", 100, 5)]);
+    let gates = join_all((0..8).map(|_| group.gate())).await;
     let served: Vec<_> = gates.iter().map(|_| Arc::new(AtomicU64::new(0))).collect();
     for (gate, served) in gates.iter().zip(&served) {
         // As many as a worker has slots.

@@ -1,13 +1,14 @@
 //! Leases: what happens to them when messages, coordinators and processes fail.
 
-use crate::world::{Fate, World, limit, pass};
+use crate::world::{BadClock, limit, pass, recorded};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::limit::CellConfig;
 use tollgate_core::units::Span;
 use tollgate_worker::state::{Condition, Coordinator};
-use tollgate_worker::{Gate, Options, Reason};
+use tollgate_worker::testing::{Fault, TestGroup};
+use tollgate_worker::{Gate, Reason};
 
 async fn keep_asking(gate: Gate, name: &'static str, seconds: u64) -> Vec<u64> {
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -33,9 +34,9 @@ fn excess(admitted: &[u64], rate: u64, burst: u64) -> i64 {
 
 #[tokio::test(start_paused = true)]
 async fn two_gates_share_one_limit_within_the_bound_and_use_it() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    let first = world.gate(Options::new().limit("api"));
-    let second = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    let first = group.gate().await;
+    let second = group.gate().await;
     let mut tasks = Vec::new();
     for gate in [&first, &second] {
         for _ in 0..8 {
@@ -57,14 +58,14 @@ async fn two_gates_share_one_limit_within_the_bound_and_use_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_small_rate_is_handed_out_in_counted_tokens() {
-    let world = World::new(vec![CellConfig::constant(
+    let group = TestGroup::new([CellConfig::constant(
         "slow",
         tollgate_core::curve::Rate::new(60, Span::from_secs(60)),
         1,
         Span::from_secs(8),
     )]);
-    let first = world.gate(Options::new().limit("slow"));
-    let second = world.gate(Options::new().limit("slow"));
+    let first = group.gate().await;
+    let second = group.gate().await;
     let tasks = [first, second].map(|gate| tokio::spawn(keep_asking(gate, "slow", 60)));
     let mut admitted = Vec::new();
     for task in tasks {
@@ -78,12 +79,12 @@ async fn a_small_rate_is_handed_out_in_counted_tokens() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_outlives_an_outage_and_closes_at_its_end() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    let gate = group.gate().await;
     let api = gate.limit("api");
     let asking = tokio::spawn(keep_asking(gate.clone(), "api", 3));
     asking.await.unwrap();
-    *world.always.lock().unwrap() = Some(Fate::Silent);
+    group.fail(Fault::Silent);
     let began = Instant::now();
     let error = loop {
         match api.acquire().timeout(Duration::from_secs(20)).await {
@@ -99,7 +100,7 @@ async fn a_lease_outlives_an_outage_and_closes_at_its_end() {
     assert_eq!(state.limits[0].condition, Condition::Closed);
     assert_eq!(api.try_acquire(1).unwrap_err().reason(), Some(Reason::CoordinatorLost));
     // It opens again by itself.
-    *world.always.lock().unwrap() = None;
+    group.heal();
     pass(31_000).await;
     assert!(api.acquire().timeout(Duration::from_secs(1)).await.is_ok());
     assert_eq!(gate.state().coordinator, Coordinator::Reachable);
@@ -108,9 +109,9 @@ async fn a_lease_outlives_an_outage_and_closes_at_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_coordinator_nobody_waits_for_ever() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    *world.always.lock().unwrap() = Some(Fate::Lost);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    group.fail(Fault::Unreachable);
+    let gate = group.gate().await;
     let began = Instant::now();
     let error = gate.acquire("api").await.unwrap_err();
     assert_eq!(error.reason(), Some(Reason::CoordinatorLost));
@@ -120,11 +121,11 @@ async fn without_a_coordinator_nobody_waits_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_reply_is_asked_for_with_the_same_bytes() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    world.fates.lock().unwrap().extend([Fate::ReplyLost, Fate::Lost, Fate::ReplyLost]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    group.fail_next([Fault::AnswerLost, Fault::Unreachable, Fault::AnswerLost]);
+    let (gate, recorder) = recorded(&group);
     assert!(gate.acquire("api").timeout(Duration::from_secs(2)).await.is_ok());
-    let sent = world.sent.lock().unwrap().clone();
+    let sent = recorder.sent();
     assert!(sent.len() >= 4);
     assert!(sent[..4].iter().all(|request| *request == sent[0]), "{sent:?}");
     assert_eq!((sent[0].seq, sent[4..].iter().filter(|request| request.seq == 1).count()), (1, 0));
@@ -132,22 +133,22 @@ async fn a_lost_reply_is_asked_for_with_the_same_bytes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_coordinator_is_asked_anew_under_the_next_seq() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    world.fates.lock().unwrap().extend([Fate::Silent, Fate::Silent]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    group.fail_next([Fault::Silent, Fault::Silent]);
+    let (gate, recorder) = recorded(&group);
     pass(10_000).await;
-    let seqs: Vec<u64> = world.sent.lock().unwrap().iter().map(|request| request.seq).collect();
+    let seqs: Vec<u64> = recorder.sent().iter().map(|request| request.seq).collect();
     assert_eq!(seqs[..3], [1, 2, 3]);
     assert!(gate.acquire("api").await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_partial_grant_shrinks_the_bucket_at_once() {
-    let world = World::new(vec![limit("api", 50, 40)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 40)]);
+    let gate = group.gate().await;
     pass(3_000).await;
     let before = gate.state().limits[0].clone();
-    world.configure(vec![limit("api", 50, 4)]);
+    group.set(limit("api", 50, 4));
     gate.notice();
     pass(300).await;
     let after = gate.state().limits[0].clone();
@@ -157,8 +158,8 @@ async fn a_partial_grant_shrinks_the_bucket_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_gives_back_refuses_and_ends_waiting() {
-    let world = World::new(vec![limit("api", 10, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 10)]);
+    let (gate, recorder) = recorded(&group);
     let api = gate.limit("api");
     pass(1_000).await;
     let mut used = 0;
@@ -177,20 +178,20 @@ async fn shutdown_gives_back_refuses_and_ends_waiting() {
     assert_eq!(api.try_acquire(1).unwrap_err().reason(), Some(Reason::ShuttingDown));
     assert_eq!(gate.acquire("other").await.unwrap_err().reason(), Some(Reason::ShuttingDown));
     assert_eq!(gate.state().coordinator, Coordinator::Stopped);
-    let revoked = world.revoked.lock().unwrap().clone();
+    let revoked = recorder.revoked.lock().unwrap().clone();
     assert_eq!((revoked.len(), revoked[0].cells[0].used), (1, used));
-    let sent = world.sent.lock().unwrap().len();
+    let sent = recorder.sent().len();
     pass(60_000).await;
-    assert_eq!(world.sent.lock().unwrap().len(), sent, "silent after the last word");
+    assert_eq!(recorder.sent().len(), sent, "silent after the last word");
     // What was given back is there for others at once.
-    let other = world.gate(Options::new().limit("api"));
+    let other = group.gate().await;
     assert!(other.acquire("api").cost(8).timeout(Duration::from_secs(1)).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_keeper_ends_with_the_last_handle() {
-    let world = World::new(vec![limit("api", 10, 10)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 10, 10)]);
+    let (gate, recorder) = recorded(&group);
     let api = gate.limit("api");
     pass(1_000).await;
     drop(gate);
@@ -198,24 +199,24 @@ async fn the_keeper_ends_with_the_last_handle() {
     let permit = api.try_acquire(1).unwrap();
     drop(api);
     pass(1_000).await;
-    let sent = world.sent.lock().unwrap().len();
+    let sent = recorder.sent().len();
     pass(60_000).await;
-    assert_eq!(world.sent.lock().unwrap().len(), sent);
+    assert_eq!(recorder.sent().len(), sent);
     assert!(!permit.is_valid(), "its lease has ended");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_burned_incarnation_is_never_used_again() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    let (gate, recorder) = recorded(&group);
     pass(1_000).await;
     let before = gate.state().incarnation;
-    let sent = world.sent.lock().unwrap().len();
-    world.fates.lock().unwrap().extend([Fate::Burned, Fate::Burned]);
+    let sent = recorder.sent().len();
+    group.fail_next([Fault::Burned, Fault::Burned]);
     pass(3_000).await;
     let after = gate.state().incarnation;
     assert_ne!(before, after);
-    let later: Vec<_> = world.sent.lock().unwrap()[sent + 1..].to_vec();
+    let later: Vec<_> = recorder.sent()[sent + 1..].to_vec();
     assert!(later.iter().all(|request| request.incarnation != before));
     assert_eq!(later[0].seq, 1);
     assert!(later[0].cells[0].acting.is_none());
@@ -224,40 +225,42 @@ async fn a_burned_incarnation_is_never_used_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_coordinator_that_burns_everybody_is_not_stormed() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    *world.always.lock().unwrap() = Some(Fate::Burned);
-    let _gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    group.fail(Fault::Burned);
+    let (_gate, recorder) = recorded(&group);
     pass(60_000).await;
-    let sent = world.sent.lock().unwrap().len();
+    let sent = recorder.sent().len();
     assert!(sent < 20, "{sent}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_slept_finds_its_lease_ended() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    let (gate, clock) = world.gate_with_clock(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    let clock = BadClock::new(group.clock());
+    let gate = group.gate_with(group.options().clock(clock.clone())).await;
     pass(900).await;
     assert!(gate.limit("api").try_acquire(1).is_ok());
-    *world.always.lock().unwrap() = Some(Fate::Lost);
-    clock.slept_us.store(60_000_000, Ordering::Relaxed);
+    group.fail(Fault::Unreachable);
+    clock.wall_ahead_us.store(60_000_000, Ordering::Relaxed);
     pass(500).await;
     assert!(gate.limit("api").try_acquire(1).is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_jumps_ends_all_leases_until_they_are_granted_anew() {
-    let world = World::new(vec![limit("api", 50, 16)]);
-    let (gate, clock) = world.gate_with_clock(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    let clock = BadClock::new(group.clock());
+    let gate = group.gate_with(group.options().clock(clock.clone())).await;
     pass(100).await;
     let api = gate.limit("api");
     assert!(api.try_acquire(1).is_ok());
-    *world.always.lock().unwrap() = Some(Fate::Lost);
+    group.fail(Fault::Unreachable);
     clock.jumped.store(true, Ordering::Relaxed);
     // The keeper's next round, and no answer after it.
     pass(2_000).await;
     let refused = api.try_acquire(1).unwrap_err();
     assert!(refused.reason().is_some(), "{refused}");
-    *world.always.lock().unwrap() = None;
+    group.heal();
     pass(5_000).await;
     assert!(api.try_acquire(1).is_ok());
 }

@@ -1,9 +1,9 @@
 //! What the log says at which level: an operator acts on a warning.
 
-use crate::world::{Fate, World, limit, pass};
+use crate::world::{limit, pass};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use tollgate_worker::Options;
+use tollgate_worker::testing::{Fault, TestGroup};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Warnings and errors of this thread.
@@ -48,33 +48,33 @@ impl<'a> MakeWriter<'a> for Log {
 async fn what_mends_itself_is_no_warning_and_what_lasts_is_one() {
     let log = Log::default();
     let _listening = log.listen();
-    let world = World::new(vec![limit("api", 50, 16)]);
-    let gate = world.gate(Options::new().limit("api"));
+    let group = TestGroup::new([limit("api", 50, 16)]);
+    let gate = group.gate().await;
     pass(2_000).await;
     // A coordinator that continues as new, or moves to another host.
-    *world.always.lock().unwrap() = Some(Fate::Lost);
+    group.fail(Fault::Unreachable);
     pass(2_000).await;
-    *world.always.lock().unwrap() = None;
+    group.heal();
     pass(5_000).await;
     // A limit that is removed and made anew.
-    world.configure(Vec::new());
+    group.remove("api");
     pass(3_000).await;
-    world.configure(vec![limit("api", 50, 16)]);
+    group.set(limit("api", 50, 16));
     pass(5_000).await;
     assert_eq!(log.news(), Vec::<String>::new());
 
-    *world.always.lock().unwrap() = Some(Fate::Lost);
+    group.fail(Fault::Unreachable);
     pass(7_000).await;
     let news = log.news();
     assert!(news.len() == 1 && news[0].starts_with("WARN the coordinator does not answer"), "{news:?}");
     pass(8_000).await;
     let news = log.news();
     assert!(news.len() == 1 && news[0].starts_with("WARN closed: the lease has ended"), "{news:?}");
-    *world.always.lock().unwrap() = None;
+    group.heal();
     pass(10_000).await;
     assert_eq!(log.news(), Vec::<String>::new());
 
-    world.configure(Vec::new());
+    group.remove("api");
     pass(30_000).await;
     let news = log.news();
     assert!(news.len() == 1 && news[0].starts_with("ERROR no such limit in this group"), "{news:?}");

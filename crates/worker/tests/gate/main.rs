@@ -9,7 +9,10 @@
 mod asking;
 #[cfg(unix)]
 mod forking;
+mod in_flight;
+mod kit;
 mod leases;
 mod logs;
 mod strict;
+mod waiting;
 mod world;

@@ -1,0 +1,90 @@
+//! Limits as a test states them.
+
+use super::time::micros;
+use serde_json::json;
+use std::time::Duration;
+use tollgate_core::curve::Rate;
+use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::policy::Policy;
+use tollgate_core::units::Span;
+use tollgate_workflows::wire::config::LimitJson;
+
+/// A limit of a [`TestGroup`](super::TestGroup). What isn't stated is as `tollgate limit set` makes it.
+#[derive(Clone, Debug)]
+pub struct TestLimit {
+    pub(super) config: CellConfig,
+    pub(super) used_up: bool,
+}
+
+impl TestLimit {
+    /// `tokens` a second, and that many at once.
+    pub fn per_second(name: &str, tokens: u64) -> TestLimit {
+        TestLimit::per(Duration::from_secs(1), name, tokens)
+    }
+
+    /// `tokens` a `period`. Its burst is what a second brings, at least one token; for periods of a minute and more all of
+    /// `tokens`.
+    pub fn per(period: Duration, name: &str, tokens: u64) -> TestLimit {
+        let period = Span(micros(period));
+        // By its JSON: what is left out has the defaults of the real thing.
+        let rate = json!({ "count": tokens, "period_ms": period.millis() });
+        let limit = serde_json::from_value::<LimitJson>(json!({ "name": name, "rate": rate })).ok();
+        let burst = limit.as_ref().and_then(|limit| Some(limit.burst_or_default(limit.rate?)));
+        let lease = limit.map_or(Span::ZERO, |limit| limit.lease());
+        CellConfig::constant(name, Rate::new(tokens, period), burst.unwrap_or(tokens), lease).into()
+    }
+
+    /// Gives nothing: its rate is zero, and what there was has been used. Whoever waits for it is refused with
+    /// [`Reason::NoQuota`](crate::Reason::NoQuota).
+    pub fn closed(name: &str) -> TestLimit {
+        TestLimit::per_second(name, 0).burst(1).used_up()
+    }
+
+    /// At most `permits` in flight at once: meter `in_flight` of the limit.
+    pub fn in_flight(name: &str, permits: u64) -> TestLimit {
+        let mut limit = TestLimit::per_second(name, permits).burst(permits);
+        limit.config.key.meter = CellKey::IN_FLIGHT.to_owned();
+        limit.config.policy = Policy::InFlight { drain: Span::ZERO };
+        limit
+    }
+
+    /// How long work in flight goes on downstream after its client is gone. Turns the limit into one of what is in flight.
+    #[must_use]
+    pub fn drain(mut self, drain: Duration) -> TestLimit {
+        self.config.policy = Policy::InFlight { drain: Span(micros(drain)) };
+        self
+    }
+
+    /// The most tokens that may be used at once. A larger cost is refused as
+    /// [`CostAboveBurst`](crate::AcquireError::CostAboveBurst).
+    #[must_use]
+    pub fn burst(mut self, tokens: u64) -> TestLimit {
+        self.config = CellConfig { burst: tollgate_core::curve::BurstCurve::constant(tokens), ..self.config };
+        self
+    }
+
+    /// How long a gate may go on without an answer of the coordinator: 2 s to 120 s.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> TestLimit {
+        self.config.lease = Span(micros(lease));
+        self
+    }
+
+    /// Begins empty, as if others had just used all of it. What gates hold already stays with them.
+    #[must_use]
+    pub fn used_up(mut self) -> TestLimit {
+        self.used_up = true;
+        self
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.config.key.limit
+    }
+}
+
+/// As the coordinator knows it: with ramps.
+impl From<CellConfig> for TestLimit {
+    fn from(config: CellConfig) -> TestLimit {
+        TestLimit { config, used_up: false }
+    }
+}

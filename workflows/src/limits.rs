@@ -1,0 +1,106 @@
+//! What a limit is, as protobuf: what the states of both workflows share.
+
+use crate::proto as pb;
+use crate::state::StateError;
+use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
+use tollgate_core::limit::Version;
+use tollgate_core::policy::{Policy, Terms};
+use tollgate_core::units::{Amount, LedgerTime, Span};
+
+pub(crate) fn version(version: Version) -> pb::Version {
+    pb::Version { run_us: version.run, n: version.n }
+}
+
+pub(crate) fn version_of(version: pb::Version) -> Version {
+    Version { run: version.run_us, n: version.n }
+}
+
+pub(crate) fn rate_curve(curve: RateCurve) -> pb::RateCurve {
+    let rate = |rate: Rate| pb::Rate { micro_tokens: rate.micro_tokens, period_us: rate.period.0 };
+    pb::RateCurve {
+        source: Some(rate(curve.source)),
+        target: Some(rate(curve.target)),
+        start_us: curve.start.0,
+        end_us: curve.end.0,
+    }
+}
+
+pub(crate) fn rate_curve_of(curve: pb::RateCurve) -> Result<RateCurve, StateError> {
+    let rate = |rate: Option<pb::Rate>| {
+        rate.map(|rate| Rate { micro_tokens: rate.micro_tokens, period: Span(rate.period_us) })
+            .ok_or(StateError::Broken("a curve's rate"))
+    };
+    Ok(RateCurve {
+        source: rate(curve.source)?,
+        target: rate(curve.target)?,
+        start: LedgerTime(curve.start_us),
+        end: LedgerTime(curve.end_us),
+    })
+}
+
+pub(crate) fn burst_curve(curve: BurstCurve) -> pb::BurstCurve {
+    pb::BurstCurve {
+        source_milli: curve.source.milli_floor(),
+        target_milli: curve.target.milli_floor(),
+        start_us: curve.start.0,
+        end_us: curve.end.0,
+    }
+}
+
+pub(crate) fn burst_curve_of(curve: pb::BurstCurve) -> BurstCurve {
+    BurstCurve {
+        source: Amount::from_milli(curve.source_milli),
+        target: Amount::from_milli(curve.target_milli),
+        start: LedgerTime(curve.start_us),
+        end: LedgerTime(curve.end_us),
+    }
+}
+
+/// `None` where tokens are minted.
+pub(crate) fn policy(policy: &Policy) -> Option<pb::Policy> {
+    let kind = match policy {
+        Policy::TokenBucket => return None,
+        Policy::SlidingWindow { window } => pb::policy::Kind::SlidingWindowUs(window.0),
+        Policy::FixedWindow { boundaries } => pb::policy::Kind::FixedWindow(pb::Boundaries {
+            at_us: boundaries.iter().map(|boundary| boundary.0).collect(),
+        }),
+        Policy::InFlight { drain } => pb::policy::Kind::InFlightUs(drain.0),
+    };
+    Some(pb::Policy { kind: Some(kind) })
+}
+
+pub(crate) fn policy_of(policy: Option<pb::Policy>) -> Policy {
+    match policy.and_then(|policy| policy.kind) {
+        None => Policy::TokenBucket,
+        Some(pb::policy::Kind::SlidingWindowUs(window)) => Policy::SlidingWindow { window: Span(window) },
+        Some(pb::policy::Kind::FixedWindow(boundaries)) => {
+            Policy::FixedWindow { boundaries: boundaries.at_us.into_iter().map(LedgerTime).collect() }
+        }
+        Some(pb::policy::Kind::InFlightUs(drain)) => Policy::InFlight { drain: Span(drain) },
+    }
+}
+
+/// `None` where tokens are minted.
+pub(crate) fn terms(terms: Terms) -> Option<pb::TermsPolicy> {
+    let kind = match terms {
+        Terms::Minted => return None,
+        Terms::After(window) => pb::terms_policy::Kind::AfterUs(window.0),
+        Terms::AtBoundary { last, next } => pb::terms_policy::Kind::AtBoundary(pb::Edges {
+            last_us: last.map(|at| at.0),
+            next_us: next.map(|at| at.0),
+        }),
+        Terms::OnRelease => pb::terms_policy::Kind::OnRelease(true),
+    };
+    Some(pb::TermsPolicy { kind: Some(kind) })
+}
+
+pub(crate) fn terms_of(terms: Option<pb::TermsPolicy>) -> Terms {
+    match terms.and_then(|terms| terms.kind) {
+        None => Terms::Minted,
+        Some(pb::terms_policy::Kind::AfterUs(window)) => Terms::After(Span(window)),
+        Some(pb::terms_policy::Kind::AtBoundary(edges)) => {
+            Terms::AtBoundary { last: edges.last_us.map(LedgerTime), next: edges.next_us.map(LedgerTime) }
+        }
+        Some(pb::terms_policy::Kind::OnRelease(_)) => Terms::OnRelease,
+    }
+}
