@@ -422,3 +422,83 @@ fn a_ramp_between_extremes_is_left_alone_or_ended_at_once() {
     book.apply(at(2), &change(r#"{"ramp_ms":0,"set":[{"name":"api","rate":{"count":5}}]}"#)).unwrap();
     assert_eq!(api(&book).rate, RateCurve::constant(Rate::per_second(5)));
 }
+
+#[test]
+fn a_limit_has_several_meters_each_with_its_policy() {
+    let mut book = book();
+    let json = r#"{"name":"api","meter":"tokens","rate":{"count":1000,"period_ms":60000}},
+        {"name":"api","meter":"in_flight","policy":{"kind":"in_flight","drain_ms":5000},"burst":20},
+        {"name":"search","policy":{"kind":"sliding_window"},"rate":{"count":100,"period_ms":60000}},
+        {"name":"fragile","policy":{"kind":"leaky_bucket"},"rate":{"count":10}}"#;
+    let applied = book.apply(at(1), &set(json)).unwrap();
+    assert_eq!(
+        applied.changes,
+        [
+            "api [tokens default]: created, rate 1000/min, burst 1000, lease 15 s",
+            "api [in_flight default]: created, 20 in flight, drain 5 s, lease 15 s",
+            "search: created, 100 in a sliding window of 60 s, lease 6 s",
+            "fragile: created, rate 10/s, burst 1, lease 15 s",
+        ]
+    );
+    let again = book.apply(at(2), &set(json)).unwrap();
+    assert!(again.changes.is_empty(), "repeating a message changes nothing: {:?}", again.changes);
+    // One meter goes, the others stay; then the whole limit.
+    let one = change(r#"{"remove_meters":[{"name":"api","meter":"tokens"}]}"#);
+    assert_eq!(
+        book.apply(at(3), &one).unwrap().changes,
+        ["api [tokens default]: removed, was rate 1000/min, burst 1000"]
+    );
+    assert_eq!(book.apply(at(4), &change(r#"{"remove":["api"]}"#)).unwrap().changes.len(), 2);
+}
+
+#[test]
+fn a_sliding_window_is_what_its_rate_says() {
+    let mut book = book();
+    let json = r#"{"name":"s","policy":{"kind":"sliding_window"},"rate":{"count":100,"period_ms":60000}}"#;
+    book.apply(at(1), &set(json)).unwrap();
+    let wider = set(r#"{"name":"s","rate":{"count":300,"period_ms":120000}}"#);
+    assert_eq!(
+        book.apply(at(2), &wider).unwrap().changes,
+        [
+            "s: sliding window of 60 s -> sliding window of 120 s",
+            "s: rate 100/min -> 300 per 120 s over 60 s",
+            "s: burst 100 -> 300 over 60 s",
+        ]
+    );
+    let cell = &book.cells[&CellKey::of("s")];
+    assert_eq!(cell.policy, Policy::SlidingWindow { window: Span::from_secs(120) });
+    let bucket = set(r#"{"name":"s","policy":{"kind":"token_bucket"}}"#);
+    assert_eq!(book.apply(at(3), &bucket).unwrap().changes, ["s: sliding window of 120 s -> token bucket"]);
+}
+
+#[test]
+fn what_contradicts_itself_is_refused_whole() {
+    let mut book = book();
+    let told = problems(
+        &mut book,
+        r#"{"set":[
+            {"name":"a","policy":{"kind":"in_flight"},"rate":{"count":5}},
+            {"name":"b","policy":{"kind":"in_flight"}},
+            {"name":"c","policy":{"kind":"sliding_window"},"rate":{"count":5},"burst":3},
+            {"name":"d","policy":{"kind":"sliding_window"}},
+            {"name":"e","policy":{"kind":"sliding_window"},"rate":{"count":5,"period_ms":1000}},
+            {"name":"f","policy":{"kind":"sliding_window"},"rate":{"count":5,"period_ms":10000},"lease_ms":11000},
+            {"name":"g","meter":"No Label","rate":{"count":5}},
+            {"name":"h","rate":{"count":5}},{"name":"h","rate":{"count":6}}],
+            "remove_meters":[{"name":"api","meter":"nope"}]}"#,
+    );
+    assert_eq!(
+        told,
+        [
+            "set: limit \"h\" is given twice",
+            "remove_meters: there is no \"api [nope default]\"",
+            "limit \"a\": rate is given, allowed: none with in_flight; `burst` says how many at once",
+            "limit \"b\": burst is missing: how many may be in flight at once",
+            "limit \"c\": burst is given, allowed: none with a sliding window; its rate says it all",
+            "limit \"d\": rate is missing: so many in any window as long as its period",
+            "limit \"e\": window is 1000 ms, allowed: 2 s to 31 days",
+            "limit \"f\": window is 10000 ms, allowed: at least as long as the lease",
+            "limit \"g\": meter is \"No Label\" (8 bytes), allowed: 1 to 64 of a-z, 0-9, _ and -",
+        ]
+    );
+}
