@@ -196,7 +196,9 @@ impl Cell {
     /// The hot path: takes when nobody waits and nobody has to be waited for, and counts the permit.
     #[inline]
     pub(crate) fn take_quickly(&self, cost: u64) -> Option<Admitted> {
-        self.level.note_cost(cost);
+        if cost > 1 {
+            self.level.note_cost(cost);
+        }
         if self.level.has_waiters() || !self.core.home.is_here() {
             return None;
         }
