@@ -45,7 +45,7 @@ fn workers_on_signals_alone_share_a_limit_through_a_killed_host_and_give_back_wh
             admitted
         });
         let replace = async {
-            tokio::time::sleep(Duration::from_secs(3)).await;
+            world.status_when("all are at work", |status| status.limits[0].used > BURST + RATE).await;
             host.kill();
             world.host()
         };

@@ -248,7 +248,7 @@ pub fn water_level(demands: &mut [u64], capacity: u64) -> u64 {
 
 impl Wish {
     /// What is held may be used up; a part of a token never could.
-    fn keep(held: Amount) -> Wish {
+    pub(super) fn keep(held: Amount) -> Wish {
         Wish {
             share: Share::ZERO,
             cap: Amount::tokens(u64::try_from(held.whole()).unwrap_or(0)),
@@ -300,13 +300,7 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
         let tokens = missing.min(usable).min(part);
         return Wish { cap: held + tokens, tokens, ..keep };
     }
-    let number = place.map_or_else(
-        || {
-            cell.next_place += 1;
-            cell.next_place
-        },
-        |place| place.number,
-    );
+    let number = cell.number_in_line(place);
     let (out, _) = cell.outstanding(now);
     let due = central_time(cell, now, first - usable, out).map(|due| Span(due.0.max(turn.gap.0)));
     // Its holder comes back with every heartbeat; were it kept for all of `due`, one that died would keep everybody waiting.
@@ -376,13 +370,7 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
         turn_begins(ends, turns, at_once, now) + HANDOVER
     };
     let due = if first || overdue { Span(due.0.max(turn.gap.scale_floor(1, 2).0)) } else { due };
-    let number = place.map_or_else(
-        || {
-            cell.next_place += 1;
-            cell.next_place
-        },
-        |place| place.number,
-    );
+    let number = cell.number_in_line(place);
     let kept = due.min(cell.config.lease) + PLACE_GRACE;
     // Tokens that don't suffice for its next piece of work may be in somebody's way.
     let scraps = if held >= need { held } else { Amount::ZERO };

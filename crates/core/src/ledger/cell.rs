@@ -12,7 +12,7 @@
 use super::alloc_share::{self, Kind};
 use super::conserved::{Away, counted_under};
 use super::explain::{Room, Unserved};
-use super::holders::{Holders, counts_by, share_of};
+use super::holders::{Holders, share_of};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
@@ -252,6 +252,15 @@ impl Cell {
         self.room = Room::begin(now, self.used);
     }
 
+    /// The number of somebody's place in the queue, or the next one.
+    pub(super) fn number_in_line(&mut self, place: Option<Place>) -> u64 {
+        if let Some(place) = place {
+            return place.number;
+        }
+        self.next_place += 1;
+        self.next_place
+    }
+
     /// Whether the cell still waits for leases that it doesn't know.
     pub fn is_recovering(&self, now: LedgerTime) -> bool {
         self.recovering_until.is_some_and(|until| now < until)
@@ -304,7 +313,8 @@ impl Cell {
 
     /// All that may be acted on at `at`.
     pub(super) fn out(&self, at: LedgerTime, rules: Rules) -> Out {
-        if counts_by(rules) {
+        // A ledger with a rule switched off counts in its own way.
+        if rules.is_complete() {
             let (sums, until) = self.holders.sums(at, self.config.lease);
             let strict = self.strict.values().filter_map(Strict::expires).filter(|expires| at < *expires);
             let cap = sums.cap + total(self.strict.values().map(|strict| strict.outstanding(at)));

@@ -14,11 +14,11 @@
 use super::alloc_share::{Kind, Wish, waiting_before, water_level};
 use super::cell::{Cell, Holder, Holding, Place, Turn};
 use crate::client::kept;
-use crate::limit::counted;
+use crate::limit::{counted, whole_tokens};
 use crate::message::{CellReport, LeaseTerms};
 use crate::policy::Policy;
 use crate::rules::{Rule, Rules};
-use crate::units::{Amount, LedgerTime, Share, Span};
+use crate::units::{Amount, LedgerTime, Span};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -223,7 +223,7 @@ impl Cell {
             holding.place = wish.place;
             holding.turn_until = None;
         });
-        LeaseTerms { cap: Amount::tokens(whole(cap)), due: wish.due, scarce, ..self.terms(turn) }
+        LeaseTerms { cap: Amount::tokens(whole_tokens(cap)), due: wish.due, scarce, ..self.terms(turn) }
     }
 
     /// Max-min fair parts of all tokens; where a part is smaller than a piece of work, one piece each in the order of a queue.
@@ -244,8 +244,9 @@ impl Cell {
         let strict = super::total(self.strict.values().map(|strict| strict.outstanding(now)));
         let places = self.strict.values().filter_map(super::strict::Strict::place);
         let queued = super::total(places.map(|place| Amount::tokens(place.wants)));
-        let all =
-            whole((self.burst_for_lease(turn) - self.away.total() - lost - strict - queued).at_least_zero());
+        let all = whole_tokens(
+            (self.burst_for_lease(turn) - self.away.total() - lost - strict - queued).at_least_zero(),
+        );
         let mut wants: Vec<u64> = current.iter().map(|holding| holding.wants()).chain([mine]).collect();
         let wanted: u64 = wants.iter().fold(0, |sum: u64, want| sum.saturating_add(*want));
         let needs = current.iter().map(|holding| holding.waits_for()).max().unwrap_or(0);
@@ -262,7 +263,7 @@ impl Cell {
         } else {
             mine.min(level)
         };
-        (Wish { cap: Amount::tokens(target), ..nothing() }, wanted > all)
+        (Wish { cap: Amount::tokens(target), ..Wish::keep(Amount::ZERO) }, wanted > all)
     }
 
     /// Too few tokens for everybody to hold a piece of work's: whoever is first in line gets its own, and gives it back after
@@ -271,7 +272,7 @@ impl Cell {
         let now = turn.now;
         let out = Amount::tokens(report.out);
         if report.waiting == 0 {
-            return nothing();
+            return Wish::keep(Amount::ZERO);
         }
         let need = Amount::tokens(report.largest.max(1));
         let place =
@@ -280,20 +281,14 @@ impl Cell {
         let unused = (own - out).at_least_zero();
         let usable = self.lendable(turn) + unused - ahead;
         if usable >= need {
-            return Wish { cap: out + need, ..nothing() };
+            return Wish { cap: out + need, ..Wish::keep(Amount::ZERO) };
         }
-        let number = place.map_or_else(
-            || {
-                self.next_place += 1;
-                self.next_place
-            },
-            |place| place.number,
-        );
+        let number = self.number_in_line(place);
         let due = self.next_return(now).map(|at| Span(at.since(now).0.max(turn.gap.0)));
         let kept = due.unwrap_or(turn.heartbeat).min(self.config.lease);
         let place =
             Place { number, wants: report.largest.max(1), until: now + kept + turn.heartbeat + PLACE_GRACE };
-        Wish { cap: Amount::ZERO, due, place: Some(place), ..nothing() }
+        Wish { cap: Amount::ZERO, due, place: Some(place), ..Wish::keep(Amount::ZERO) }
     }
 
     /// When tokens come back that are away, where that is known.
@@ -312,21 +307,6 @@ impl Holding {
     fn waits_for(&self) -> u64 {
         if self.waiting > 0 { self.largest.max(1) } else { 0 }
     }
-}
-
-fn nothing() -> Wish {
-    Wish {
-        share: Share::ZERO,
-        cap: Amount::ZERO,
-        tokens: Amount::ZERO,
-        due: None,
-        place: None,
-        turn_until: None,
-    }
-}
-
-fn whole(amount: Amount) -> u64 {
-    u64::try_from(amount.at_least_zero().whole()).unwrap_or(u64::MAX)
 }
 
 /// How long the ledger counts a lease of a policy.

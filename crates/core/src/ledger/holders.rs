@@ -5,7 +5,6 @@
 //! follow from the holders alone: they are not carried anywhere, and two cells that differ in them only are equal.
 
 use super::cell::{Holder, Holding};
-use crate::rules::Rules;
 use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
 use core::ops::Deref;
@@ -246,9 +245,4 @@ impl FromIterator<(Holder, Holding)> for Holders {
 /// Shares that add up to more than one count as one.
 pub(super) fn share_of(ppb: u64) -> Share {
     u32::try_from(ppb).ok().and_then(Share::from_ppb).unwrap_or(Share::ONE)
-}
-
-/// Whether sums may be used: a ledger with a rule switched off counts in its own way.
-pub(super) fn counts_by(rules: Rules) -> bool {
-    rules.is_complete()
 }

@@ -251,13 +251,7 @@ impl Cell {
             let from = if grantable { now } else { now + due.unwrap_or_default() };
             Stage::Granted { at: from, expires: from + self.counted(acquire.lease) }
         } else {
-            let number = place.map_or_else(
-                || {
-                    self.next_place += 1;
-                    self.next_place
-                },
-                |place| place.number,
-            );
+            let number = self.number_in_line(place);
             let kept = if acquire.auto { AUTO_WAIT_MAX } else { due.unwrap_or(TICK_UNSURE) + PLACE_GRACE };
             Stage::Waiting(Place { number, wants: acquire.cost, until: now + kept })
         };
