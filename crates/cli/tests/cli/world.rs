@@ -54,6 +54,7 @@ const NAMESPACES: &[&str] = &[
     "tls",
     "mtls",
     "explain",
+    "files",
     "starving",
 ];
 /// How long a machine that does much else may take to start something.
