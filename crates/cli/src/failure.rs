@@ -10,6 +10,8 @@ pub const EXIT_FAILED: u8 = 1;
 pub const EXIT_USAGE: u8 = 2;
 /// Nobody answered: Temporal isn't reachable, no coordinator host is up, or the time was over.
 pub const EXIT_NO_ANSWER: u8 = 3;
+/// What was asked about could not begin now.
+pub const EXIT_NO: u8 = 4;
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +25,9 @@ pub enum Failure {
     /// Nobody answered.
     #[error("{0}")]
     NoAnswer(String),
+    /// What was asked about could not begin now.
+    #[error("{0}")]
+    No(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -35,6 +40,7 @@ impl Failure {
             Failure::Usage(_) => EXIT_USAGE,
             Failure::Refused(_) | Failure::Failed(_) => EXIT_FAILED,
             Failure::NoAnswer(_) => EXIT_NO_ANSWER,
+            Failure::No(_) => EXIT_NO,
         }
     }
 
@@ -44,6 +50,7 @@ impl Failure {
             Failure::Usage(text) => Failure::Usage(change(text)),
             Failure::Refused(problems) => Failure::Refused(problems.into_iter().map(change).collect()),
             Failure::NoAnswer(text) => Failure::NoAnswer(change(text)),
+            Failure::No(text) => Failure::No(change(text)),
             Failure::Failed(text) => Failure::Failed(change(text)),
         }
     }

@@ -35,7 +35,11 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),
         Err(failure) => {
-            if json {
+            if let Failure::No(text) = &failure
+                && !json
+            {
+                eprintln!("{text}");
+            } else if json {
                 eprintln!("{}", failure.to_json());
             } else {
                 eprintln!("error: {failure}");

@@ -250,7 +250,7 @@ fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
     match policy {
         Policy::TokenBucket => Ok(()),
         Policy::SlidingWindow { window } => write!(f, " window={}us", window.0),
-        Policy::FixedWindow { boundaries } => {
+        Policy::FixedWindow { boundaries, .. } => {
             f.write_str(" boundaries=")?;
             for (index, boundary) in boundaries.iter().enumerate() {
                 let at = i128::from(boundary.0) - LEDGER_ZERO;

@@ -5,14 +5,15 @@
 use super::Push;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
-    burst_curve, burst_curve_of, policy, policy_of, rate_curve, rate_curve_of, version, version_of,
+    burst_curve, burst_curve_of, initial_of, policy, policy_of, rate_curve, rate_curve_of, version,
+    version_of,
 };
 use crate::proto as pb;
 use crate::state::StateError;
 use crate::wire::status::UnreadableJson;
 use prost::Message;
 use tollgate_core::ledger::Settings;
-use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::limit::{CellConfig, CellKey, Initial};
 use tollgate_core::units::{LedgerTime, Span};
 
 /// What one run hands to the next.
@@ -119,6 +120,8 @@ fn write_limit(cell: &CellConfig) -> pb::ConfigLimit {
         burst: Some(burst_curve(cell.burst)),
         lease_us: cell.lease.0,
         fresh: cell.fresh,
+        initially_empty: cell.initial == Initial::Empty,
+        queue: cell.queue,
         policy: policy(&cell.policy),
     }
 }
@@ -131,6 +134,8 @@ fn read_limit(limit: pb::ConfigLimit) -> Result<CellConfig, StateError> {
         policy: policy_of(limit.policy),
         lease: Span(limit.lease_us),
         fresh: limit.fresh,
+        initial: initial_of(limit.initially_empty),
+        queue: limit.queue,
     })
 }
 
@@ -201,6 +206,12 @@ mod tests {
             9_777_777,
             r#"{"target_rate_milli":15000,"ramp_ms":15000,"set":[{"name":"api","rate":{"count":7},"burst":3}]}"#,
         );
+        apply(
+            &mut book,
+            9_790_000,
+            r#"{"set":[{"name":"daily","rate":{"count":9,"period_ms":86400000},"queue":4,"initial":"empty","policy":
+            {"kind":"fixed_window","time_zone":"Europe/Berlin","tz_version":"2026f","boundaries_us":[1,86400000000]}}]}"#,
+        );
         apply(&mut book, 9_800_000, r#"{"remove":["nope"]}"#);
         book.overtake(LedgerTime(9_900_000), Version { run: 1_000_000, n: 9 });
         Carried {
@@ -265,7 +276,7 @@ mod tests {
                 &format!(r#"{{"reason":"{long}","remove":["{long}","x{n}"]}}"#),
             );
         }
-        assert_eq!(carried.book.cells.len(), 992);
+        assert_eq!(carried.book.cells.len(), 993);
         let bytes = carried.encode().len();
         assert!(bytes < 1024 * 1024, "{bytes}");
     }

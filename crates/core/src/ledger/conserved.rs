@@ -203,7 +203,7 @@ impl Cell {
                 self.strict.values_mut().for_each(|strict| strict.extend(more));
                 self.away.shift(Span::ZERO, more);
             }
-            (Policy::FixedWindow { .. }, Policy::FixedWindow { boundaries }) => {
+            (Policy::FixedWindow { .. }, Policy::FixedWindow { boundaries, .. }) => {
                 // What was to come back at a boundary that isn't one any more, or at none that was known, was used by now.
                 let at = |boundary: LedgerTime| away_until(boundary + MARGIN, GRAIN_MIN);
                 let is_known = |until| boundaries.iter().any(|boundary| at(*boundary) == until);
@@ -311,7 +311,7 @@ impl Cell {
     }
 
     /// When tokens come back that are away, where that is known.
-    fn next_return(&self, now: LedgerTime) -> Option<LedgerTime> {
+    pub(super) fn next_return(&self, now: LedgerTime) -> Option<LedgerTime> {
         self.away.groups().map(|(at, _)| at).find(|at| *at > now && at.0 < u64::MAX)
     }
 }

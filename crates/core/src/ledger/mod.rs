@@ -9,6 +9,7 @@ pub mod cell;
 pub mod conserved;
 pub mod explain;
 pub mod holders;
+pub mod outlook;
 pub mod strict;
 pub mod view;
 
