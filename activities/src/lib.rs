@@ -8,6 +8,7 @@
 pub mod calendar;
 mod coordinator;
 mod ensure;
+mod escrow;
 mod host;
 
 pub use ensure::{EnsureError, Ensured, ensure_group};
@@ -18,13 +19,14 @@ pub use activities::Hosted;
 mod activities {
     #![allow(missing_docs, reason = "the macro makes public names of the activities and gives them no docs")]
 
-    use crate::{calendar, coordinator};
+    use crate::{calendar, coordinator, escrow};
     use temporalio_common::data_converters::RawValue;
     use temporalio_sdk::activities::{ActivityContext, ActivityError, activities};
     use tollgate_core::units::LedgerTime;
     use tollgate_workflows::contracts::{
         CalendarAnswerJson, CalendarAskJson, PushJson, ReadConfigurationJson,
     };
+    use tollgate_workflows::wire::escrow::EscrowJson;
     use tollgate_workflows::wire::{read, write};
 
     /// The activities that a coordinator host runs.
@@ -50,6 +52,13 @@ mod activities {
             Ok(write(
                 &coordinator::read_configuration(&ctx.client(), &wanted.group, ctx.info().attempt).await?,
             ))
+        }
+
+        /// See [`tollgate_workflows::contracts::Activities`].
+        #[activity(definition = tollgate_workflows::contracts::Escrow)]
+        pub async fn escrow(ctx: ActivityContext, input: RawValue) -> Result<RawValue, ActivityError> {
+            let told: EscrowJson = read(&input)?;
+            Ok(write(&escrow::tell(&ctx.client(), &told).await?))
         }
 
         /// See [`tollgate_workflows::contracts::Activities`].

@@ -188,7 +188,7 @@ pub enum CalendarAnswerJson {
     },
 }
 
-pub use definitions::{Activities, Calendar, Configure, ReadConfiguration};
+pub use definitions::{Activities, Calendar, Configure, Escrow, ReadConfiguration};
 
 mod definitions {
     #![allow(missing_docs, reason = "the macro makes public names of the activities and gives them no docs")]
@@ -221,6 +221,14 @@ mod definitions {
             unimplemented!()
         }
 
+        /// Tells the config workflow how much of windows may have been drawn
+        /// ([`EscrowJson`](crate::wire::escrow::EscrowJson)); answers with what it keeps in mind
+        /// ([`EscrowReplyJson`](crate::wire::escrow::EscrowReplyJson)). May be repeated.
+        #[activity(name = "tollgate.escrow")]
+        pub fn escrow(_escrow: RawValue) -> Result<RawValue, Infallible> {
+            unimplemented!()
+        }
+
         /// Computes when windows of a calendar begin ([`CalendarAskJson`](super::CalendarAskJson)): what workflows can't do,
         /// since another release of the time zone database would replay to other times. Answers with
         /// [`CalendarAnswerJson`](super::CalendarAnswerJson).
@@ -230,7 +238,7 @@ mod definitions {
         }
     }
 
-    pub use activities::{Calendar, Configure, ReadConfiguration};
+    pub use activities::{Calendar, Configure, Escrow, ReadConfiguration};
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::proto as pb;
 use crate::state::StateError;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
+use tollgate_core::ledger::escrow::Escrow;
 use tollgate_core::limit::{Initial, Version};
 use tollgate_core::policy::{Calendar, CalendarUnit, Policy, Terms};
 use tollgate_core::units::{Amount, LedgerTime, Span};
@@ -13,6 +14,14 @@ pub(crate) fn version(version: Version) -> pb::Version {
 
 pub(crate) fn version_of(version: pb::Version) -> Version {
     Version { run: version.run_us, n: version.n }
+}
+
+pub(crate) fn escrow(escrow: Escrow) -> pb::Escrow {
+    pb::Escrow { seq: escrow.seq, tokens: escrow.tokens }
+}
+
+pub(crate) fn escrow_of(escrow: pb::Escrow) -> Escrow {
+    Escrow { seq: escrow.seq, tokens: escrow.tokens }
 }
 
 pub(crate) fn initial_of(empty: bool) -> Initial {

@@ -14,6 +14,7 @@ use tollgate_core::digest::Digest;
 use tollgate_core::ledger::alloc_share::Kind;
 use tollgate_core::ledger::cell::{Cell, Holder, Holding, Lease, Place};
 use tollgate_core::ledger::conserved::Away;
+use tollgate_core::ledger::escrow::Kept;
 use tollgate_core::ledger::explain::{Room, Unserved, Window};
 use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
 use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
@@ -116,6 +117,9 @@ impl<'a> Writer<'a> {
             fresh: config.fresh,
             initially_empty: config.initial == Initial::Empty,
             queue: config.queue,
+            kept: cell.kept.known.map(limits::escrow),
+            told: cell.kept.told.map(limits::escrow),
+            told_in_us: self.relative(cell.kept.told_at),
             free: Some(amount(cell.free)),
             at_us: cell.at.0,
             recovering_until_us: cell.recovering_until.map(|until| until.0),
@@ -417,6 +421,11 @@ impl Reader {
             short: share_of(cell.short_ppb)?,
             closed: cell.closed,
             away: away_of(&cell.away),
+            kept: Kept {
+                known: cell.kept.map(limits::escrow_of),
+                told: cell.told.map(limits::escrow_of),
+                told_at: self.time(cell.told_in_us),
+            },
             removed: cell.removed,
             kind: match cell.kind {
                 0 => Kind::Shares,
@@ -638,7 +647,7 @@ mod tests {
                     time_zone: "Europe/Berlin".to_owned(),
                     tz_version: "2026f".to_owned(),
                 }),
-                escrow: false,
+                escrow: true,
             },
             Policy::InFlight { drain: Span::from_millis(1_500) },
         ];

@@ -246,7 +246,7 @@ Examples:
 
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
-    Set(LimitSet),
+    Set(Box<LimitSet>),
     /// Show one limit as it is configured
     #[command(after_help = "Examples:\n  tollgate limit get openai\n  tollgate limit get openai --json")]
     Get {

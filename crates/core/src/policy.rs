@@ -1,11 +1,12 @@
 //! How used tokens become usable again.
 //!
-//! | policy | bound | used tokens are usable again |
-//! |---|---|---|
-//! | token bucket | in every interval [s, t] at most `B` plus the integral of the rate | never: new ones are minted at the rate |
-//! | sliding window | in every interval as long as the window at most `N` | one window after their last possible use |
-//! | fixed window | between two boundaries at most `N`, whichever clock within a second of ours tells when those are | at the boundary after their last possible use |
-//! | in flight | at every time at most `N` | when they are released; if their holder is lost, when its lease has ended and `drain` has passed |
+//! | policy | bound | used tokens are usable again | what it costs |
+//! |---|---|---|---|
+//! | token bucket | in every interval [s, t] at most `B` plus the integral of the rate | never: new ones are minted at the rate | about 3% of the rate; what a lost worker holds, until its lease has ended |
+//! | leaky bucket: the same with `B` = 1 | no two within the time that one token takes | likewise | more than that where many share it (DESIGN.md) |
+//! | sliding window | in every interval as long as the window at most `N` | one window after their last possible use | 2% of `N` = 1000, 4% of 100; what a lost worker holds, for its lease and a window |
+//! | fixed window | between two boundaries at most `N`, whichever clock within a second of ours tells when those are | at the boundary after their last possible use | the second on either side of a boundary; what a lost worker holds, until the next one |
+//! | in flight | at every time at most `N` | when they are released; if their holder is lost, when its lease has ended and `drain` has passed | 2% of `N` = 1000, 3% of 100; what a lost worker holds, for its lease and the drain |
 //!
 //! The last three *conserve* tokens: there are `N` (the burst of the cell's configuration), and each is free, in
 //! somebody's cap, or away until a known time. A cap takes its used tokens along: the holder itself knows when those are usable

@@ -229,7 +229,7 @@ impl Book {
         let new = Policy::FixedWindow {
             boundaries: boundaries.to_vec(),
             calendar: Some(calendar.clone()),
-            escrow: false,
+            escrow: true,
         };
         if new.terms(self.now).next().is_none() {
             return Err("no boundary is to come".to_owned());
@@ -703,7 +703,7 @@ impl Wanted {
         let policy = given.map(|(window, time_zone, boundaries_us, tz_version)| Policy::FixedWindow {
             boundaries: boundaries_us.into_iter().map(LedgerTime).collect(),
             calendar: Some(Calendar { unit: window.unit(), time_zone, tz_version }),
-            escrow: false,
+            escrow: true,
         });
         if let Some(policy) = &policy {
             let lease = match (limit.lease_ms, cell) {

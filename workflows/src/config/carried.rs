@@ -5,14 +5,16 @@
 use super::Push;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
-    burst_curve, burst_curve_of, initial_of, policy, policy_of, rate_curve, rate_curve_of, version,
-    version_of,
+    burst_curve, burst_curve_of, escrow, escrow_of, initial_of, policy, policy_of, rate_curve, rate_curve_of,
+    version, version_of,
 };
 use crate::proto as pb;
 use crate::state::StateError;
 use crate::wire::status::UnreadableJson;
 use prost::Message;
+use std::collections::BTreeMap;
 use tollgate_core::ledger::Settings;
+use tollgate_core::ledger::escrow::Escrow;
 use tollgate_core::limit::{CellConfig, CellKey, Initial};
 use tollgate_core::units::{LedgerTime, Span};
 
@@ -29,6 +31,8 @@ pub(super) struct Carried {
     pub(super) runs: u64,
     /// How far the coordinator knows.
     pub(super) push: Push,
+    /// What the coordinator said may have been drawn.
+    pub(super) escrows: BTreeMap<CellKey, Escrow>,
 }
 
 impl Carried {
@@ -50,6 +54,7 @@ impl Carried {
                 again: self.push.again,
                 error: self.push.error.clone(),
             }),
+            escrows: self.escrows.iter().map(write_escrow).collect(),
         };
         config.encode_to_vec()
     }
@@ -78,8 +83,19 @@ impl Carried {
                 again: push.again,
                 error: push.error,
             },
+            escrows: config.escrows.into_iter().filter_map(read_escrow).collect(),
         })
     }
+}
+
+fn write_escrow((key, kept): (&CellKey, &Escrow)) -> pb::ConfigEscrow {
+    let key = pb::CellKey { limit: key.limit.clone(), meter: key.meter.clone(), tier: key.tier.clone() };
+    pb::ConfigEscrow { key: Some(key), escrow: Some(escrow(*kept)) }
+}
+
+fn read_escrow(kept: pb::ConfigEscrow) -> Option<(CellKey, Escrow)> {
+    let key = kept.key?;
+    Some((CellKey { limit: key.limit, meter: key.meter, tier: key.tier }, escrow_of(kept.escrow?)))
 }
 
 fn write_book(book: &Book) -> pb::ConfigBook {
@@ -230,6 +246,7 @@ mod tests {
                 again: true,
                 error: "refused".to_owned(),
             },
+            escrows: [(CellKey::of("daily"), Escrow { seq: 7, tokens: 9 })].into(),
         }
     }
 

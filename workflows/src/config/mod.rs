@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `apply` | update | a change: the new version and what changed, or every problem |
 //! | `update_config` | signal | the same, for those who can't be answered; see queries `config` and `history` |
+//! | `escrow` | update | from the coordinator: how much of windows may have been drawn; what is kept in mind |
 //! | `ensure` | signal | tells the coordinator again, and starts it when it isn't there |
 //! | `config`, `effective`, `history` | query | limits, values in force at a time, changes |
 //!
@@ -30,11 +31,12 @@ use crate::contracts::{GROUP_DEFAULT, check_group, group_of_config};
 use crate::coordinator::STATE_ENCODING;
 use crate::twin::{self, Twin};
 use crate::wire::config::{AppliedJson, ApplyJson, ConfigureJson, WindowJson};
+use crate::wire::escrow::{EscrowCellJson, EscrowJson, EscrowReplyJson};
 use crate::wire::status::UnreadableJson;
 use crate::wire::{Unreadable, payload, read, write};
 use book::Book;
 use carried::Carried;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use temporalio_common::RetryPolicy;
 use temporalio_common::data_converters::RawValue;
@@ -44,7 +46,8 @@ use temporalio_workflow::{
     ActivityOptions, CancellableFuture, ContinueAsNewOptions, SyncWorkflowContext, TimerOptions,
     WaitConditionOptions, WorkflowCancellationToken, WorkflowContext, WorkflowContextView, WorkflowResult,
 };
-use tollgate_core::limit::Version;
+use tollgate_core::ledger::escrow::Escrow;
+use tollgate_core::limit::{CellKey, Version};
 use tollgate_core::policy::Calendar;
 use tollgate_core::units::{LedgerTime, Span};
 use view::{AtJson, ConfigJson, EffectiveJson, HistoryFilterJson, HistoryJson};
@@ -75,6 +78,8 @@ pub struct Config {
     unreadable: UnreadableJson,
     runs: u64,
     push: Push,
+    /// What the coordinator said may have been drawn, by limit: at most one entry for each in the book.
+    escrows: BTreeMap<CellKey, Escrow>,
     /// Why later boundaries couldn't be computed.
     calendar_error: String,
     /// Before this they are not asked for again.
@@ -147,6 +152,30 @@ impl Config {
         let reply = ctx.state_mut(|me| me.answer_apply(now, &input));
         ctx.set_current_details(ctx.state(details::markdown));
         write(&reply)
+    }
+
+    /// A message that can't be read is refused before it enters history.
+    #[update_validator(escrow)]
+    fn validate_escrow(&self, _ctx: &WorkflowContextView, input: &RawValue) -> Result<(), BoxError> {
+        read::<EscrowJson>(input)?;
+        Ok(())
+    }
+
+    /// The coordinator says how much of windows may have been drawn, before it lends it.
+    #[update(name = "escrow")]
+    pub fn escrow(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) -> RawValue {
+        let now = ledger_time(ctx.workflow_time());
+        self.arrive(now, ctx.random_stream(twin::STREAM).random(), ctx.run_id());
+        if self.renewing || self.adopting {
+            return write(&EscrowReplyJson::Busy);
+        }
+        match read::<EscrowJson>(&input).and_then(|told| self.take_escrow(told)) {
+            Ok(cells) => write(&EscrowReplyJson::Ok { cells }),
+            Err(error) => {
+                self.note("escrow", now, &error);
+                write(&EscrowReplyJson::Busy)
+            }
+        }
     }
 
     /// A change, without an answer.
@@ -223,6 +252,7 @@ impl Config {
             unreadable: UnreadableJson::default(),
             runs: 0,
             push: Push::default(),
+            escrows: BTreeMap::new(),
             calendar_error: String::new(),
             calendar_retry: LedgerTime(0),
             adopting: true,
@@ -262,6 +292,7 @@ impl Config {
             unreadable: self.unreadable.clone(),
             runs: self.runs,
             push: self.push.clone(),
+            escrows: self.escrows.clone(),
         }
     }
 
@@ -271,6 +302,7 @@ impl Config {
         self.unreadable = carried.unreadable;
         self.runs = carried.runs.saturating_add(1);
         self.push = carried.push;
+        self.escrows = carried.escrows;
         self.adopting = false;
     }
 
@@ -279,8 +311,9 @@ impl Config {
         self.book.now = self.book.now.max(now);
         if self.twin.reset_since_last(drawn, run_id) {
             self.renewing = true;
-            // The coordinator may have been told more than is remembered here.
+            // The coordinator may have been told more than is remembered here, and may have told more.
             self.push.again = true;
+            self.escrows.clear();
         }
     }
 
@@ -291,6 +324,23 @@ impl Config {
             last_us: now.0,
             last_error: error.to_string(),
         };
+    }
+
+    /// Keeps in mind what may have been drawn of limits that are in the book. Of others, and of those that nobody told anything
+    /// of, all may have been.
+    fn take_escrow(&mut self, told: EscrowJson) -> Result<Vec<EscrowCellJson>, Unreadable> {
+        let cells = &self.book.cells;
+        self.escrows.retain(|key, _| cells.contains_key(key));
+        let mut answers = Vec::with_capacity(told.cells.len());
+        for cell in told.cells {
+            let (key, told) = cell.check()?;
+            let kept = self.escrows.get(&key).copied().unwrap_or(Escrow::ALL).told(told);
+            answers.push(EscrowCellJson::of(&key, kept));
+            if cells.contains_key(&key) && kept != Escrow::ALL {
+                self.escrows.insert(key, kept);
+            }
+        }
+        Ok(answers)
     }
 
     fn answer_apply(&mut self, now: LedgerTime, input: &RawValue) -> AppliedJson {

@@ -83,6 +83,10 @@ pub struct ConfiguredLimitJson {
     /// How many may wait for it in one process; if missing, the process decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
+    /// How many tokens the coordinator said may have been drawn: what a coordinator that loses its memory takes to have been
+    /// used. Missing: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escrowed: Option<u64>,
     /// Whether it was used in another group before.
     #[serde(default)]
     pub moved: bool,
@@ -202,7 +206,14 @@ impl ConfigJson {
             now_us: book.now.0,
             version: book.version.to_string(),
             target_rate_milli: book.settings.target_rate_milli,
-            limits: book.cells.values().map(|cell| ConfiguredLimitJson::of(cell, book.now)).collect(),
+            limits: book
+                .cells
+                .iter()
+                .map(|(key, cell)| ConfiguredLimitJson {
+                    escrowed: config.escrows.get(key).map(|kept| kept.tokens),
+                    ..ConfiguredLimitJson::of(cell, book.now)
+                })
+                .collect(),
             calendar_error: config.calendar_error.clone(),
             starting: config.adopting,
             coordinator: CoordinatorKnowsJson {
@@ -241,6 +252,7 @@ impl ConfiguredLimitJson {
             lease_ms: cell.lease.millis(),
             initial: InitialJson::of(cell.initial),
             queue: cell.queue,
+            escrowed: None,
             moved: !cell.fresh,
             effective: EffectiveLimitJson::of(cell, now),
             rate_ramp: ramp(text::rate(rate.source), text::rate(rate.target), rate.start, rate.end),

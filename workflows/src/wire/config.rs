@@ -162,7 +162,9 @@ impl WindowJson {
             WindowJson::Hour => period_ms == 3_600_000,
             WindowJson::Day => period_ms == DAY,
             WindowJson::Week => period_ms == 7 * DAY,
-            WindowJson::Month => [28, 29, 30, 31].contains(&(period_ms / DAY)) && period_ms % DAY == 0,
+            WindowJson::Month => {
+                [28, 29, 30, 31].contains(&(period_ms / DAY)) && period_ms.is_multiple_of(DAY)
+            }
         }
     }
 

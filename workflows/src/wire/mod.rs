@@ -8,6 +8,7 @@
 
 mod bound;
 pub mod config;
+pub mod escrow;
 pub mod explain;
 pub mod granted;
 pub mod lease;

@@ -346,7 +346,7 @@ fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
 mod tests {
     use super::*;
     use tollgate_workflows::config::view::{CoordinatorKnowsJson, EffectiveLimitJson, RampJson};
-    use tollgate_workflows::wire::config::{ExactRateJson, RateJson};
+    use tollgate_workflows::wire::config::{CalendarJson, ExactRateJson, RateJson};
     use tollgate_workflows::wire::status::UnreadableJson;
 
     const NOW: u64 = 1_796_043_897_000_000;
@@ -367,6 +367,7 @@ mod tests {
             lease_ms: 8_000,
             initial: InitialJson::Full,
             queue: None,
+            escrowed: None,
             moved: false,
             effective: EffectiveLimitJson {
                 limit: name.to_owned(),
@@ -430,6 +431,57 @@ mod tests {
         );
         let error = merge(&config(), &wanted("new"), NOW).unwrap_err().to_string();
         assert!(error.contains("--rate is needed"), "{error}");
+    }
+
+    #[test]
+    fn a_fixed_window_is_sent_with_its_first_boundaries_and_everything_wrong_is_listed() {
+        let day = RateJson { count: 1_000, period_ms: 86_400_000 };
+        let fixed = |time_zone: &str| LimitSet {
+            rate: Some(day),
+            policy: Some(PolicyKind::FixedWindow),
+            time_zone: Some(time_zone.to_owned()),
+            ..wanted("g")
+        };
+        let (sent, problems) = merge(&config(), &fixed("america/los_angeles"), NOW).unwrap();
+        assert!(problems.is_empty(), "{problems:?}");
+        let Some(LimitPolicyJson::FixedWindow { window, time_zone, boundaries_us, tz_version }) = sent.policy
+        else {
+            panic!("{sent:?}");
+        };
+        assert_eq!((window, time_zone.as_str()), (Some(WindowJson::Day), "America/Los_Angeles"));
+        // 2026-11-30 and 2026-12-01, midnight in Los Angeles.
+        assert_eq!(boundaries_us[..2], [1_796_025_600_000_000, 1_796_112_000_000_000]);
+        assert!(tz_version.starts_with("20"), "{tz_version}");
+        let (_, problems) = merge(&config(), &fixed("Nowhere"), NOW).unwrap();
+        assert!(problems.len() == 1 && problems[0].starts_with("time_zone is \"Nowhere\""), "{problems:?}");
+        let (_, problems) = merge(
+            &config(),
+            &LimitSet { time_zone: Some("UTC".to_owned()), window: Some(Window::Hour), ..wanted("a") },
+            NOW,
+        )
+        .unwrap();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+    }
+
+    #[test]
+    fn the_next_windows_are_shown_with_the_release_that_says_so() {
+        let calendar = CalendarJson {
+            window: WindowJson::Day,
+            time_zone: "Europe/Berlin".to_owned(),
+            tz_version: "2026f".to_owned(),
+        };
+        let policy = PolicyJson::FixedWindow {
+            boundaries_us: vec![NOW - 1, NOW + 5_000_000],
+            calendar: Some(calendar),
+            escrow: true,
+        };
+        let shown = render(&[ConfiguredLimitJson { policy, ..limit("g", 1) }], NOW, Paint::OFF);
+        assert!(
+            shown.ends_with(
+                "g: next windows begin 2026-11-30 13:05:02Z (each day in Europe/Berlin; time zone database 2026f)\n"
+            ),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -24,4 +24,5 @@ mod secure;
 mod signals;
 mod stopping;
 mod strict;
+mod windows;
 mod world;

@@ -55,6 +55,7 @@ const NAMESPACES: &[&str] = &[
     "mtls",
     "explain",
     "starving",
+    "windows",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);

@@ -11,6 +11,7 @@
 
 use super::alloc_share::{self, Kind};
 use super::conserved::{Away, counted_under};
+use super::escrow::Kept;
 use super::explain::{Room, Unserved};
 use super::holders::{Holders, share_of};
 use super::strict::Strict;
@@ -155,6 +156,8 @@ pub struct Cell {
     pub short: Share,
     /// How much of the rate was used lately.
     pub room: Room,
+    /// What is known of a keeper of what may have been drawn.
+    pub kept: Kept,
 }
 
 impl Holding {
@@ -227,6 +230,7 @@ impl Cell {
             short_until: now,
             short: Share::ZERO,
             room: Room::begin(now, 0),
+            kept: Kept::default(),
         };
         if is_empty && cell.config.policy.conserves() {
             cell.put_away(cell.config.policy.returns_at(now), all);
@@ -255,6 +259,7 @@ impl Cell {
         self.away = Away::default();
         self.holders.clear();
         self.strict.clear();
+        self.kept = Kept::default();
         self.room = Room::begin(now, self.used);
     }
 

@@ -123,7 +123,7 @@ impl Cell {
                 self.put_away(self.lost_at(stop), out.cap - left);
             }
             if recovery == Some(stop) && rules.keeps(Rule::UnclaimedCountsAsUsed) {
-                let unclaimed = self.config.burst.at(stop) - left - self.away.total();
+                let unclaimed = self.may_have_been_used() - left - self.away.total();
                 self.put_away(self.config.policy.returns_at(stop), unclaimed);
             }
             self.at = stop;
@@ -156,7 +156,7 @@ impl Cell {
     /// Tokens that nobody holds and that are usable now, within the smallest burst of a lease's time.
     fn lendable(&self, turn: &Turn) -> Amount {
         let fallen = self.config.burst.at(turn.now) - self.burst_for_lease(turn);
-        self.free - fallen.at_least_zero()
+        (self.free - fallen.at_least_zero()).min(self.escrow_room(turn.now, turn.rules))
     }
 
     /// A request has settled what counted `before`. Whoever says what it acts on has given up what it doesn't claim, or has

@@ -302,7 +302,7 @@ fn fixed_window(rng: &mut Rng) -> Scenario {
     let mut scenario = fleet(rng, Rate::new(3_000, Span::from_secs(60)), 3_000, 5, length, loads);
     let boundaries = (0..10).map(|minute| LedgerZero(LEDGER_ZERO).ledger_time(minute * MINUTE));
     scenario.config.policy =
-        Policy::FixedWindow { boundaries: boundaries.collect(), calendar: None, escrow: false };
+        Policy::FixedWindow { boundaries: boundaries.collect(), calendar: None, escrow: true };
     scenario.patience = 20 * SECOND;
     scenario.window = 2 * MINUTE;
     scenario.served_within = 3 * MINUTE;
@@ -339,7 +339,11 @@ fn conserved_chaos(rng: &mut Rng) -> Scenario {
         1 => {
             let every = (window.max(lease) + 3) * SECOND;
             let begins = (0..100).map(|index| LedgerZero(LEDGER_ZERO).ledger_time(index * every));
-            Policy::FixedWindow { boundaries: begins.collect(), calendar: None, escrow: false }
+            Policy::FixedWindow {
+                boundaries: begins.collect(),
+                calendar: None,
+                escrow: window.is_multiple_of(2),
+            }
         }
         _ => Policy::InFlight { drain: Span::from_millis(rng.below(5_000)) },
     };
@@ -399,7 +403,7 @@ fn reconfigure(rng: &mut Rng) -> Scenario {
                 Happening::Policy(Policy::FixedWindow {
                     boundaries: begins.collect(),
                     calendar: None,
-                    escrow: false,
+                    escrow: true,
                 })
             }
             4 => Happening::Capacity { tokens: 5 + rng.below(60), over: Span(rng.below(5 * SECOND)) },

@@ -21,6 +21,7 @@
 //! pause W   suspend W [clock-stops]   resume W   crash W   restart W   fork W COPY   revoke W   evict W
 //! acquire ID [LIMIT] [cost=1] [lease=10s] [auto]     use ID      settle ID [LIMIT] used=1
 //! ledger down|up|tick|snapshot|reset [unnoticed]|forget|amnesia [first]|step [by=+1s]
+//! keeper up|down                                     of what may have been drawn: whether it can be reached
 //! wait 10s      status      explain [W|LIMIT]      look [LIMIT] [cost=1] [count=1]      check
 //! ```
 
@@ -84,6 +85,11 @@ pub fn execute(world: &mut World, line: &str) -> Lines {
         }
         "explain" => explain(world, &mut args),
         "look" => look(world, &mut args),
+        "keeper" => {
+            let up = args.word("up or down")? == "up";
+            world.set_keeper_up(up);
+            Ok(Vec::new())
+        }
         "check" => Ok(world
             .verdicts()
             .iter()
@@ -165,11 +171,9 @@ fn changed(
     if let Some(boundaries) = args.get("boundaries", args::list(args::span))? {
         // In scripts they are given in true time.
         let at = |after: &Span| world.zero().ledger_time(after.0);
-        config.policy = Policy::FixedWindow {
-            boundaries: boundaries.iter().map(at).collect(),
-            calendar: None,
-            escrow: false,
-        };
+        let escrow = args.flag("escrow");
+        config.policy =
+            Policy::FixedWindow { boundaries: boundaries.iter().map(at).collect(), calendar: None, escrow };
     }
     if args.flag("minted") {
         config.policy = Policy::TokenBucket;
