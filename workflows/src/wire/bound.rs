@@ -45,3 +45,56 @@ pub(super) fn costs(policy: &Policy) -> &'static str {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::curve::Rate;
+    use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
+    use tollgate_core::limit::{CellConfig, Version};
+    use tollgate_core::policy::{Calendar, CalendarUnit};
+    use tollgate_core::units::LedgerTime;
+
+    #[test]
+    fn each_policy_states_its_bound() {
+        let calendar = Calendar {
+            unit: CalendarUnit::Day,
+            time_zone: "Europe/Berlin".to_owned(),
+            tz_version: "2026f".to_owned(),
+        };
+        let boundaries = vec![LedgerTime(0), LedgerTime(86_400_000_000)];
+        let policies = [
+            (Policy::TokenBucket, "at most 20 + 100/s * t in any interval t"),
+            (Policy::SlidingWindow { window: Span::from_secs(60) }, "at most 20 in any 60 s"),
+            (
+                Policy::FixedWindow {
+                    boundaries: boundaries.clone(),
+                    calendar: Some(calendar),
+                    escrow: true,
+                },
+                "at most 20 in each day of Europe/Berlin",
+            ),
+            (
+                Policy::FixedWindow { boundaries, calendar: None, escrow: false },
+                "at most 20 between two boundaries",
+            ),
+            (Policy::InFlight { drain: Span::ZERO }, "at most 20 at once"),
+            (
+                Policy::InFlight { drain: Span::from_secs(5) },
+                "at most 20 at once, where work of a lost client counts for 5 s longer",
+            ),
+        ];
+        for (policy, text) in policies {
+            let mut ledger = Ledger::new(Start::First, 1, LedgerTime(1));
+            let cell = CellConfig::constant("api", Rate::per_second(100), 20, Span::from_secs(10));
+            let configure = Configure {
+                version: Version { run: 1, n: 1 },
+                settings: Settings::default(),
+                cells: vec![CellConfig { policy: policy.clone(), ..cell }],
+            };
+            assert_eq!(ledger.apply(LedgerTime(1), Input::Configure(configure)), Output::Configured);
+            assert_eq!(bound(&ledger.view()[0]), text);
+            assert!(costs(&policy).contains("lost worker"), "{policy:?}");
+        }
+    }
+}

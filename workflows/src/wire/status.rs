@@ -291,6 +291,9 @@ impl LimitRowJson {
                 Kind::Permits => "permits".to_owned(),
             },
             kind_reason: match view.kind {
+                Kind::Permits if view.keeper_silent => {
+                    "no more is lent until the config workflow has been told how much".to_owned()
+                }
                 Kind::Permits => "used tokens come back: each worker holds a part of them".to_owned(),
                 _ => format!(
                     "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once, {} tokens per round trip",
