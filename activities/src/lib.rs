@@ -1,11 +1,14 @@
 //! What tollgate's workflows do outside of themselves, and the host that runs both.
 //!
 //! - [`Hosted`]: the activities of [`tollgate_workflows::contracts`], with the Temporal client of the worker they run on.
+//! - [`calendar::boundaries`]: when windows begin, by the calendar of a time zone.
 //! - [`ensure_group`]: makes sure that the workflows of a group are there.
 //! - [`run_host`]: a worker that runs the workflows and activities of all groups.
 
+pub mod calendar;
 mod coordinator;
 mod ensure;
+mod escrow;
 mod host;
 
 pub use ensure::{EnsureError, Ensured, ensure_group};
@@ -16,10 +19,14 @@ pub use activities::Hosted;
 mod activities {
     #![allow(missing_docs, reason = "the macro makes public names of the activities and gives them no docs")]
 
-    use crate::coordinator;
+    use crate::{calendar, coordinator, escrow};
     use temporalio_common::data_converters::RawValue;
     use temporalio_sdk::activities::{ActivityContext, ActivityError, activities};
-    use tollgate_workflows::contracts::{PushJson, ReadConfigurationJson};
+    use tollgate_core::units::LedgerTime;
+    use tollgate_workflows::contracts::{
+        CalendarAnswerJson, CalendarAskJson, PushJson, ReadConfigurationJson,
+    };
+    use tollgate_workflows::wire::escrow::EscrowJson;
     use tollgate_workflows::wire::{read, write};
 
     /// The activities that a coordinator host runs.
@@ -45,6 +52,27 @@ mod activities {
             Ok(write(
                 &coordinator::read_configuration(&ctx.client(), &wanted.group, ctx.info().attempt).await?,
             ))
+        }
+
+        /// See [`tollgate_workflows::contracts::Activities`].
+        #[activity(definition = tollgate_workflows::contracts::Escrow)]
+        pub async fn escrow(ctx: ActivityContext, input: RawValue) -> Result<RawValue, ActivityError> {
+            let told: EscrowJson = read(&input)?;
+            Ok(write(&escrow::tell(&ctx.client(), &told).await?))
+        }
+
+        /// See [`tollgate_workflows::contracts::Activities`].
+        #[activity(definition = tollgate_workflows::contracts::Calendar)]
+        pub async fn calendar(_ctx: ActivityContext, input: RawValue) -> Result<RawValue, ActivityError> {
+            let ask: CalendarAskJson = read(&input)?;
+            let from = LedgerTime(ask.from_us);
+            Ok(write(&match calendar::boundaries(ask.window.unit(), &ask.time_zone, from) {
+                Ok((boundaries, calendar)) => CalendarAnswerJson::Ok {
+                    boundaries_us: boundaries.iter().map(|boundary| boundary.0).collect(),
+                    tz_version: calendar.tz_version,
+                },
+                Err(error) => CalendarAnswerJson::Refused { message: error.to_string() },
+            }))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What workflows, their hosts and their callers agree on: names, ids, start inputs and activities.
 
 use crate::wire::Unreadable;
-use crate::wire::config::{ConfigureJson, VersionJson};
+use crate::wire::config::{ConfigureJson, VersionJson, WindowJson};
 use serde::{Deserialize, Serialize};
 use tollgate_core::ledger::{self, Settings};
 use tollgate_core::limit::Version;
@@ -159,7 +159,36 @@ pub struct ConfigurationReadJson {
     pub configuration: Option<ConfigureJson>,
 }
 
-pub use definitions::{Activities, Configure, ReadConfiguration};
+/// Input of activity `tollgate.calendar`: which windows' boundaries are asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CalendarAskJson {
+    /// A window is one of these.
+    pub window: WindowJson,
+    /// The IANA name of the time zone.
+    pub time_zone: String,
+    /// The first boundary is the last one that has begun then.
+    pub from_us: u64,
+}
+
+/// Result of activity `tollgate.calendar`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum CalendarAnswerJson {
+    /// They are known.
+    Ok {
+        /// When windows begin, in order.
+        boundaries_us: Vec<u64>,
+        /// The release of the time zone database that they were computed by.
+        tz_version: String,
+    },
+    /// The host that was asked has no such time zone.
+    Refused {
+        /// Why.
+        message: String,
+    },
+}
+
+pub use definitions::{Activities, Calendar, Configure, Escrow, ReadConfiguration};
 
 mod definitions {
     #![allow(missing_docs, reason = "the macro makes public names of the activities and gives them no docs")]
@@ -191,9 +220,25 @@ mod definitions {
         pub fn read_configuration(_group: RawValue) -> Result<RawValue, Infallible> {
             unimplemented!()
         }
+
+        /// Tells the config workflow how much of windows may have been drawn
+        /// ([`EscrowJson`](crate::wire::escrow::EscrowJson)); answers with what it keeps in mind
+        /// ([`EscrowReplyJson`](crate::wire::escrow::EscrowReplyJson)). May be repeated.
+        #[activity(name = "tollgate.escrow")]
+        pub fn escrow(_escrow: RawValue) -> Result<RawValue, Infallible> {
+            unimplemented!()
+        }
+
+        /// Computes when windows of a calendar begin ([`CalendarAskJson`](super::CalendarAskJson)): what workflows can't do,
+        /// since another release of the time zone database would replay to other times. Answers with
+        /// [`CalendarAnswerJson`](super::CalendarAnswerJson).
+        #[activity(name = "tollgate.calendar")]
+        pub fn calendar(_ask: RawValue) -> Result<RawValue, Infallible> {
+            unimplemented!()
+        }
     }
 
-    pub use activities::{Configure, ReadConfiguration};
+    pub use activities::{Calendar, Configure, Escrow, ReadConfiguration};
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use crate::wire::explain;
 use crate::wire::lease::{
     AcquireJson, AcquireReplyJson, HeartbeatJson, HeartbeatReplyJson, NUMBER_BITS, RefusedJson,
 };
+use crate::wire::outlook::WouldAdmitJson;
 use crate::wire::status::{self, FilterJson, LimitRowJson, StatusJson, UnreadableJson};
 use crate::wire::{Unreadable, payload, read, write};
 use serde::{Deserialize, Serialize};
@@ -318,6 +319,15 @@ impl Coordinator {
     #[query(name = "starving")]
     pub fn starving(&self, _ctx: &WorkflowContextView, _input: RawValue) -> RawValue {
         write(&explain::starving(&self.ledger))
+    }
+
+    /// Whether work could begin at once; takes nothing.
+    #[query(name = "would_admit")]
+    pub fn would_admit(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
+        match read::<WouldAdmitJson>(&input).and_then(|ask| ask.answer(&self.ledger)) {
+            Ok(outlook) => write(&outlook),
+            Err(error) => write(&serde_json::json!({ "error": error.to_string() })),
+        }
     }
 
     /// The configuration in force.

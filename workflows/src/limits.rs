@@ -3,8 +3,9 @@
 use crate::proto as pb;
 use crate::state::StateError;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
-use tollgate_core::limit::Version;
-use tollgate_core::policy::{Policy, Terms};
+use tollgate_core::ledger::escrow::Escrow;
+use tollgate_core::limit::{Initial, Version};
+use tollgate_core::policy::{Calendar, CalendarUnit, Policy, Terms};
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 pub(crate) fn version(version: Version) -> pb::Version {
@@ -13,6 +14,18 @@ pub(crate) fn version(version: Version) -> pb::Version {
 
 pub(crate) fn version_of(version: pb::Version) -> Version {
     Version { run: version.run_us, n: version.n }
+}
+
+pub(crate) fn escrow(escrow: Escrow) -> pb::Escrow {
+    pb::Escrow { seq: escrow.seq, tokens: escrow.tokens }
+}
+
+pub(crate) fn escrow_of(escrow: pb::Escrow) -> Escrow {
+    Escrow { seq: escrow.seq, tokens: escrow.tokens }
+}
+
+pub(crate) fn initial_of(empty: bool) -> Initial {
+    if empty { Initial::Empty } else { Initial::Full }
 }
 
 pub(crate) fn rate_curve(curve: RateCurve) -> pb::RateCurve {
@@ -61,9 +74,22 @@ pub(crate) fn policy(policy: &Policy) -> Option<pb::Policy> {
     let kind = match policy {
         Policy::TokenBucket => return None,
         Policy::SlidingWindow { window } => pb::policy::Kind::SlidingWindowUs(window.0),
-        Policy::FixedWindow { boundaries } => pb::policy::Kind::FixedWindow(pb::Boundaries {
-            at_us: boundaries.iter().map(|boundary| boundary.0).collect(),
-        }),
+        Policy::FixedWindow { boundaries, calendar, escrow } => {
+            pb::policy::Kind::FixedWindow(pb::Boundaries {
+                at_us: boundaries.iter().map(|boundary| boundary.0).collect(),
+                calendar: calendar.as_ref().map(|calendar| pb::Calendar {
+                    unit: match calendar.unit {
+                        CalendarUnit::Hour => 0,
+                        CalendarUnit::Day => 1,
+                        CalendarUnit::Week => 2,
+                        CalendarUnit::Month => 3,
+                    },
+                    time_zone: calendar.time_zone.clone(),
+                    tz_version: calendar.tz_version.clone(),
+                }),
+                escrow: *escrow,
+            })
+        }
         Policy::InFlight { drain } => pb::policy::Kind::InFlightUs(drain.0),
     };
     Some(pb::Policy { kind: Some(kind) })
@@ -74,7 +100,21 @@ pub(crate) fn policy_of(policy: Option<pb::Policy>) -> Policy {
         None => Policy::TokenBucket,
         Some(pb::policy::Kind::SlidingWindowUs(window)) => Policy::SlidingWindow { window: Span(window) },
         Some(pb::policy::Kind::FixedWindow(boundaries)) => {
-            Policy::FixedWindow { boundaries: boundaries.at_us.into_iter().map(LedgerTime).collect() }
+            let calendar = boundaries.calendar.map(|calendar| Calendar {
+                unit: match calendar.unit {
+                    0 => CalendarUnit::Hour,
+                    1 => CalendarUnit::Day,
+                    2 => CalendarUnit::Week,
+                    _ => CalendarUnit::Month,
+                },
+                time_zone: calendar.time_zone,
+                tz_version: calendar.tz_version,
+            });
+            Policy::FixedWindow {
+                boundaries: boundaries.at_us.into_iter().map(LedgerTime).collect(),
+                calendar,
+                escrow: boundaries.escrow,
+            }
         }
         Some(pb::policy::Kind::InFlightUs(drain)) => Policy::InFlight { drain: Span(drain) },
     }

@@ -14,10 +14,11 @@ use tollgate_core::digest::Digest;
 use tollgate_core::ledger::alloc_share::Kind;
 use tollgate_core::ledger::cell::{Cell, Holder, Holding, Lease, Place};
 use tollgate_core::ledger::conserved::Away;
+use tollgate_core::ledger::escrow::Kept;
 use tollgate_core::ledger::explain::{Room, Unserved, Window};
 use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
 use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
-use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::limit::{CellConfig, CellKey, Initial};
 use tollgate_core::message::{CellOutcome, Incarnation, LeaseTerms};
 use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 
@@ -114,6 +115,11 @@ impl<'a> Writer<'a> {
             burst: Some(burst_curve(config.burst)),
             lease_us: config.lease.0,
             fresh: config.fresh,
+            initially_empty: config.initial == Initial::Empty,
+            queue: config.queue,
+            kept: cell.kept.known.map(limits::escrow),
+            told: cell.kept.told.map(limits::escrow),
+            told_in_us: self.relative(cell.kept.told_at),
             free: Some(amount(cell.free)),
             at_us: cell.at.0,
             recovering_until_us: cell.recovering_until.map(|until| until.0),
@@ -286,6 +292,7 @@ impl<'a> Writer<'a> {
                 due_us: terms.due.map(|due| due.0),
                 policy: limits::terms(terms.policy),
                 scarce: terms.scarce,
+                queue: terms.queue,
             }),
         };
         pb::StoredCell { cell, key, borrowed: stored.borrowed, terms }
@@ -392,6 +399,8 @@ impl Reader {
             policy: policy_of(cell.policy),
             lease: Span(cell.lease_us),
             fresh: cell.fresh,
+            initial: limits::initial_of(cell.initially_empty),
+            queue: cell.queue,
         };
         let mut holders = Vec::with_capacity(cell.holdings.len());
         for holding in cell.holdings {
@@ -412,6 +421,11 @@ impl Reader {
             short: share_of(cell.short_ppb)?,
             closed: cell.closed,
             away: away_of(&cell.away),
+            kept: Kept {
+                known: cell.kept.map(limits::escrow_of),
+                told: cell.told.map(limits::escrow_of),
+                told_at: self.time(cell.told_in_us),
+            },
             removed: cell.removed,
             kind: match cell.kind {
                 0 => Kind::Shares,
@@ -590,6 +604,7 @@ fn terms_of(terms: pb::Terms, current: Option<RateCurve>) -> Result<LeaseTerms, 
         scarce: terms.scarce,
         confirm: terms.confirm,
         due: terms.due_us.map(Span),
+        queue: terms.queue,
     })
 }
 
@@ -610,7 +625,7 @@ mod tests {
     use tollgate_core::ledger::{Configure, Input, Ledger, Output, Start};
     use tollgate_core::limit::Version;
     use tollgate_core::message::{Acting, CellReport, LeaseName, Request};
-    use tollgate_core::policy::Policy;
+    use tollgate_core::policy::{Calendar, CalendarUnit, Policy};
 
     fn limits(n: u64) -> Input {
         let lease = Span::from_secs(15);
@@ -625,13 +640,22 @@ mod tests {
         let mut cells = vec![small];
         let policies = [
             Policy::SlidingWindow { window: Span::from_secs(60) },
-            Policy::FixedWindow { boundaries: vec![LedgerTime(1_000_000), LedgerTime(86_400_000_000)] },
+            Policy::FixedWindow {
+                boundaries: vec![LedgerTime(1_000_000), LedgerTime(86_400_000_000)],
+                calendar: Some(Calendar {
+                    unit: CalendarUnit::Week,
+                    time_zone: "Europe/Berlin".to_owned(),
+                    tz_version: "2026f".to_owned(),
+                }),
+                escrow: true,
+            },
             Policy::InFlight { drain: Span::from_millis(1_500) },
         ];
         for (index, policy) in policies.into_iter().enumerate() {
             let conserved =
                 CellConfig::constant(&format!("conserved {index}"), Rate::per_second(1), 9, lease);
-            cells.push(CellConfig { policy, ..conserved });
+            let initial = if index == 0 { Initial::Empty } else { Initial::Full };
+            cells.push(CellConfig { policy, initial, queue: Some(7), ..conserved });
         }
         if n == 1 {
             cells.push(shared);

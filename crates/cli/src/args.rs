@@ -16,6 +16,7 @@ Exit codes:
   1  failed: refused by the server, or not valid; nothing was changed
   2  wrong usage: arguments or connection settings (of `tollgate plan`: something would change)
   3  no answer: Temporal not reachable, no coordinator host, or the time was over
+  4  no: what `limit check` asked about could not begin now
 
 Connection settings come from Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY,
 TEMPORAL_TLS, TEMPORAL_TLS_*, TEMPORAL_GRPC_META_*, TEMPORAL_PROFILE, TEMPORAL_CONFIG_FILE) and temporal.toml, as the
@@ -313,10 +314,12 @@ Examples:
   tollgate limit set openai --meter tokens --rate 100000/min      a second thing that is counted
   tollgate limit set openai --concurrency 20 --drain 5s           at most 20 calls at once
   tollgate limit set search --rate 1000/10s --policy sliding-window
+  tollgate limit set gemini --rate 1000/day --policy fixed-window --time-zone America/Los_Angeles
+  tollgate limit set fragile --rate 5/s --policy leaky-bucket --queue 100 --initial empty
 
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
-    Set(LimitSet),
+    Set(Box<LimitSet>),
     /// Show one limit as it is configured
     #[command(after_help = "Examples:\n  tollgate limit get openai\n  tollgate limit get openai --json")]
     Get {
@@ -332,6 +335,29 @@ Examples:
 
 RATE SET and BURST SET are what was set, to which RAMPS lead; `tollgate status` shows what is in force now.")]
     List,
+    /// Say whether work could begin at once; takes nothing
+    #[command(after_help = "\
+Examples:
+  tollgate limit check openai --cost 3
+  tollgate limit check gemini --count 500 || exit    before a batch of 500 calls
+  tollgate limit check openai --meter tokens --cost 2000 --count 20 --json
+
+Exit code 0: all of it could begin now, as far as the coordinator knows; 4: it could not. It is a look and no promise:
+others may take what is there.")]
+    Check {
+        /// The limit
+        #[arg(value_parser = quantity::name)]
+        name: String,
+        /// Tokens that one piece of work costs
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        cost: u64,
+        /// How many pieces of work
+        #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        count: u64,
+        /// The meter [default: requests]
+        #[arg(long, value_name = "NAME", value_parser = quantity::label)]
+        meter: Option<String>,
+    },
     /// Remove a limit; its leases end by themselves
     #[command(after_help = "\
 Examples:
@@ -373,6 +399,18 @@ pub struct LimitSet {
     /// How it counts [default: token-bucket]
     #[arg(long, value_enum, conflicts_with = "concurrency")]
     pub policy: Option<PolicyKind>,
+    /// With --policy fixed-window: the part of the calendar that a window is [default: the rate's period]
+    #[arg(long, value_enum)]
+    pub window: Option<Window>,
+    /// With --policy fixed-window: whose midnight it is, by its IANA name [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    pub time_zone: Option<String>,
+    /// Of a new limit: what there is at the beginning [default: full]
+    #[arg(long, value_enum)]
+    pub initial: Option<InitialKind>,
+    /// How many may wait for it in one process; others are refused at once [default: as the process says]
+    #[arg(long, value_name = "N", value_parser = quantity::queue, allow_hyphen_values = true)]
+    pub queue: Option<u64>,
     /// At most so many at once: sets meter `in_flight`
     #[arg(long, value_name = "N", value_parser = quantity::burst, allow_hyphen_values = true,
         conflicts_with_all = ["rate", "burst"])]
@@ -406,11 +444,39 @@ pub struct LimitSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PolicyKind {
     /// A burst at once, then the rate: in every interval at most the burst and what the rate brings in it
+    #[value(alias = "token_bucket")]
     TokenBucket,
     /// Evenly spaced: a token bucket with a burst of one
+    #[value(alias = "leaky_bucket")]
     LeakyBucket,
     /// Never more than the rate's count in any window as long as its period
+    #[value(alias = "sliding_window")]
     SlidingWindow,
+    /// Never more than the rate's count in each hour, day, week or month of a time zone's calendar
+    #[value(alias = "fixed_window")]
+    FixedWindow,
+}
+
+/// A part of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Window {
+    /// From one full hour to the next
+    Hour,
+    /// From midnight to midnight
+    Day,
+    /// From Monday to Monday
+    Week,
+    /// From the first to the first; the rate is then per 28d to 31d
+    Month,
+}
+
+/// What there is when a limit begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InitialKind {
+    /// The whole burst
+    Full,
+    /// Nothing: a bucket fills at its rate, and a window counts as used up
+    Empty,
 }
 
 /// Files of limits.

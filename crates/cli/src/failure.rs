@@ -12,6 +12,8 @@ pub const EXIT_USAGE: u8 = 2;
 pub const EXIT_CHANGES: u8 = 2;
 /// Nobody answered: Temporal isn't reachable, no coordinator host is up, or the time was over.
 pub const EXIT_NO_ANSWER: u8 = 3;
+/// What was asked about could not begin now.
+pub const EXIT_NO: u8 = 4;
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +27,9 @@ pub enum Failure {
     /// Nobody answered.
     #[error("{0}")]
     NoAnswer(String),
+    /// What was asked about could not begin now.
+    #[error("{0}")]
+    No(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -37,6 +42,7 @@ impl Failure {
             Failure::Usage(_) => EXIT_USAGE,
             Failure::Refused(_) | Failure::Failed(_) => EXIT_FAILED,
             Failure::NoAnswer(_) => EXIT_NO_ANSWER,
+            Failure::No(_) => EXIT_NO,
         }
     }
 
@@ -54,6 +60,7 @@ impl Failure {
             Failure::Usage(text) => Failure::Usage(change(text)),
             Failure::Refused(problems) => Failure::Refused(problems.into_iter().map(change).collect()),
             Failure::NoAnswer(text) => Failure::NoAnswer(change(text)),
+            Failure::No(text) => Failure::No(change(text)),
             Failure::Failed(text) => Failure::Failed(change(text)),
         }
     }

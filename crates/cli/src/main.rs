@@ -36,7 +36,11 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            if json {
+            if let Failure::No(text) = &failure
+                && !json
+            {
+                eprintln!("{text}");
+            } else if json {
                 eprintln!("{}", failure.to_json());
             } else {
                 eprintln!("error: {failure}");

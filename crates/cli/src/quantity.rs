@@ -1,7 +1,7 @@
 //! Rates, durations and whole numbers as people type them.
 
 use tollgate_core::curve::BURST_MAX;
-use tollgate_core::limit::{check_label, check_lease, check_name, check_ramp};
+use tollgate_core::limit::{QUEUE_MAX, check_label, check_lease, check_name, check_queue, check_ramp};
 use tollgate_core::units::Span;
 use tollgate_workflows::wire::config::RateJson;
 
@@ -19,6 +19,8 @@ const UNITS: &[(&[&str], u64)] = &[
     (&["h", "hr", "hrs", "hour", "hours"], 3_600_000),
     (&["d", "day", "days"], 86_400_000),
 ];
+/// Days have names of their own where they are many.
+const WEEK: (&str, u64) = ("week", 7 * 86_400_000);
 
 /// Reads a rate: a count, and after a slash the period, which is a second if missing.
 ///
@@ -102,6 +104,16 @@ pub fn burst(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("allowed: 0 to {BURST_MAX} tokens"))
 }
 
+/// Reads how many may wait.
+///
+/// # Errors
+/// What is allowed.
+pub fn queue(text: &str) -> Result<u64, String> {
+    digits(text)
+        .filter(|queue| check_queue(*queue).is_ok())
+        .ok_or_else(|| format!("allowed: 0 to {QUEUE_MAX}"))
+}
+
 /// Takes the name of a limit or group as it is.
 ///
 /// # Errors
@@ -164,6 +176,9 @@ fn digits(text: &str) -> Option<u64> {
 }
 
 fn unit_ms(name: &str) -> Option<u64> {
+    if name == WEEK.0 {
+        return Some(WEEK.1);
+    }
     UNITS.iter().find(|(names, _)| names.contains(&name)).map(|(_, ms)| *ms)
 }
 

@@ -94,6 +94,7 @@ pub struct ClientCell<L> {
     told: Told,
     unknown: bool,
     burst: Option<u64>,
+    queue: Option<u64>,
     recovering: bool,
     due: Option<BootTime>,
     /// When a turn ends: the share is given up then.
@@ -169,6 +170,11 @@ impl<L: Level> ClientCell<L> {
     pub fn is_recovering(&self) -> bool {
         self.recovering
     }
+    /// How many may wait in this process, by the ledger's last answer; `None`: as many as the process lets wait for any limit.
+    pub fn queue(&self) -> Option<u64> {
+        self.queue
+    }
+
     /// The burst when the ledger last answered: a larger cost is impossible.
     pub fn burst(&self) -> Option<u64> {
         self.burst
@@ -318,6 +324,7 @@ impl<L: Level> ClientCell<L> {
             CellOutcome::Lease(terms) => {
                 let before = self.mint.held().copied();
                 self.burst = Some(terms.burst);
+                self.queue = terms.queue;
                 self.recovering = terms.confirm;
                 let due = terms.due.map(|due| now.boot + due);
                 let has_turn = terms.share > Share::ZERO && !terms.confirm;
@@ -394,6 +401,7 @@ impl<L: Level> Client<L> {
             told: Told::default(),
             unknown: false,
             burst: None,
+            queue: None,
             recovering: false,
             due: None,
             turn_ends: None,

@@ -1,7 +1,7 @@
 //! What a limit is, and which values it may have.
 
 use crate::curve::{BURST_MAX, BurstCurve, PERIOD_MAX, PERIOD_MIN, RAMP_MAX, RATE_COUNT_MAX, RateCurve};
-use crate::policy::{BOUNDARIES_MAX, DRAIN_MAX, Policy, WINDOW_MAX, WINDOW_MIN};
+use crate::policy::{BOUNDARIES_MAX, CALENDAR_BYTES_MAX, DRAIN_MAX, Policy, WINDOW_MAX, WINDOW_MIN};
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -17,6 +17,9 @@ pub const MARGIN: Span = Span::from_secs(1);
 pub const NAME_BYTES_MAX: usize = 200;
 /// The longest name of a meter or tier, in bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
+
+/// The most that may wait for a limit in one process: each costs the process some memory.
+pub const QUEUE_MAX: u64 = 1_000_000;
 
 /// How long the ledger counts a lease of `duration`, from granting: 1% for clocks that disagree, and the margin.
 pub fn counted(duration: Span) -> Span {
@@ -89,6 +92,20 @@ pub struct CellConfig {
     /// Whether nobody can hold a lease of it from elsewhere. `false` for a limit that moved here from another group: it
     /// then recovers alone, and grants nothing new for the longest lease.
     pub fresh: bool,
+    /// What there is when the limit begins. A change of it changes nothing.
+    pub initial: Initial,
+    /// How many may wait for it in one process; `None`: as many as the process lets wait for any limit.
+    pub queue: Option<u64>,
+}
+
+/// What there is when a limit begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Initial {
+    /// The whole burst.
+    #[default]
+    Full,
+    /// Nothing: a bucket fills at its rate, and a window counts as used up.
+    Empty,
 }
 
 /// A value outside of its range: names the field, the value given and what is allowed.
@@ -188,6 +205,32 @@ pub fn check_lease(lease: Span) -> Result<(), OutOfRange> {
     Ok(())
 }
 
+/// Checks how many may wait for a limit in one process.
+///
+/// # Errors
+/// [`OutOfRange`] for field `queue`.
+pub fn check_queue(queue: u64) -> Result<(), OutOfRange> {
+    if queue > QUEUE_MAX {
+        return Err(out_of_range("queue", queue, "0 to 1000000 that wait in a process"));
+    }
+    Ok(())
+}
+
+/// Checks what there is when a limit begins.
+///
+/// # Errors
+/// [`OutOfRange`] for field `initial`.
+pub fn check_initial(initial: Initial, policy: &Policy) -> Result<(), OutOfRange> {
+    if initial == Initial::Empty && matches!(policy, Policy::InFlight { .. }) {
+        return Err(out_of_range(
+            "initial",
+            "empty",
+            "full where what is in flight is counted: nothing is, at first",
+        ));
+    }
+    Ok(())
+}
+
 /// Checks the duration of a ramp.
 ///
 /// # Errors
@@ -214,7 +257,14 @@ pub fn check_policy(policy: &Policy, lease: Span) -> Result<(), OutOfRange> {
             Err(out_of_range("window", ms(*window), "at least as long as the lease"))
         }
         Policy::SlidingWindow { .. } => Ok(()),
-        Policy::FixedWindow { boundaries } => {
+        Policy::FixedWindow { boundaries, calendar, .. } => {
+            for (field, text) in calendar.iter().flat_map(|calendar| {
+                [("time_zone", &calendar.time_zone), ("tz_version", &calendar.tz_version)]
+            }) {
+                if text.is_empty() || text.len() > CALENDAR_BYTES_MAX || text.chars().any(char::is_control) {
+                    return Err(out_of_range(field, quoted(text), "1 to 64 bytes of text"));
+                }
+            }
             let rising = boundaries.windows(2).all(|pair| pair[0] + lease <= pair[1]);
             if boundaries.is_empty() || boundaries.len() > BOUNDARIES_MAX || !rising {
                 let given = alloc::format!("{} of them", boundaries.len());
@@ -243,6 +293,8 @@ impl CellConfig {
             policy: Policy::TokenBucket,
             lease,
             fresh: true,
+            initial: Initial::Full,
+            queue: None,
         }
     }
 
@@ -263,7 +315,9 @@ impl CellConfig {
         check_window(self.rate.start, self.rate.end)?;
         check_window(self.burst.start, self.burst.end)?;
         check_lease(self.lease)?;
-        check_policy(&self.policy, self.lease)
+        check_policy(&self.policy, self.lease)?;
+        check_initial(self.initial, &self.policy)?;
+        self.queue.map_or(Ok(()), check_queue)
     }
 
     /// The burst now, in whole tokens: a larger cost can never be granted.

@@ -144,6 +144,8 @@ pub struct LeaseTerms {
     /// When to ask again for counted tokens, from the ledger's answer on; `None` when nothing is waited for, or when
     /// no amount of waiting helps.
     pub due: Option<Span>,
+    /// How many may wait for it in this process; `None`: as many as the process lets wait for any limit.
+    pub queue: Option<u64>,
 }
 
 /// Why a request got no reply.

@@ -91,6 +91,8 @@ rules! {
     EndedCountsAsUsed = "ended-counts-as-used", 14;
     /// A worker counts with what it has out, also when it may hold less by now.
     OutCounts = "out-counts", 14;
+    /// What may be out is told to a keeper that outlives the ledger's memory before it is lent.
+    EscrowedFirst = "escrowed-first", 14;
     /// After recovery, conserved tokens that nobody claimed count as used at its end.
     UnclaimedCountsAsUsed = "unclaimed-counts-as-used", 14;
 }

@@ -36,6 +36,7 @@ impl Bucket {
             scarce: false,
             confirm: false,
             due: None,
+            queue: None,
         };
         let now = at(0);
         let name = LeaseName { epoch: 1, seq: 1 };
@@ -399,6 +400,7 @@ fn a_reply_whose_time_was_read_before_a_refill_mints_nothing_twice() {
             scarce: false,
             confirm: false,
             due: None,
+            queue: None,
         };
         mint.apply(&level, &arrival(0), &terms);
         mint.refill(&level, now(at_refill));

@@ -250,13 +250,13 @@ fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
     match policy {
         Policy::TokenBucket => Ok(()),
         Policy::SlidingWindow { window } => write!(f, " window={}us", window.0),
-        Policy::FixedWindow { boundaries } => {
+        Policy::FixedWindow { boundaries, escrow, .. } => {
             f.write_str(" boundaries=")?;
             for (index, boundary) in boundaries.iter().enumerate() {
                 let at = i128::from(boundary.0) - LEDGER_ZERO;
                 write!(f, "{}{at}us", if index > 0 { "," } else { "" })?;
             }
-            Ok(())
+            f.write_str(if *escrow { " escrow" } else { "" })
         }
         Policy::InFlight { drain } => write!(f, " drain={}us", drain.0),
     }

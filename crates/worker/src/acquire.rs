@@ -121,7 +121,7 @@ impl Acquiring {
         let verdict = facts
             .verdict(cost, level, None, now)
             .or_else(|| {
-                let full = queue.len() >= cell.core.waiters_max;
+                let full = facts.is_full(queue.len(), cell.core.waiters_max);
                 full.then_some(Verdict::Refused(Reason::QueueFull))
             })
             .or_else(|| {

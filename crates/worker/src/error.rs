@@ -26,7 +26,7 @@ pub enum Reason {
     Evicted,
     /// The group has as many workers as it may have.
     GroupFull,
-    /// As many callers wait as may wait.
+    /// As many callers wait as may wait: the limit's own bound (`queue`), or the gate's for any limit.
     QueueFull,
     /// The deadline has come, or can't be met.
     Deadline,
@@ -98,7 +98,9 @@ impl Reason {
             }
             Reason::Evicted => "restart this process to let it ask again",
             Reason::GroupFull => "stop workers, or move limits to another group",
-            Reason::QueueFull => "send fewer callers, or raise the bound in the gate's options",
+            Reason::QueueFull => {
+                "send fewer callers, or raise the bound: `tollgate limit set --queue`, or the gate's options"
+            }
             Reason::Deadline => "allow more time, or see `tollgate explain` for what it waits for",
             Reason::ShuttingDown => "ask another process",
         }

@@ -415,6 +415,7 @@ impl Keeper {
             stopped: false,
             unknown: leased.is_unknown(),
             burst: leased.burst(),
+            queue: leased.queue(),
             held,
             due: leased.due(),
             dry: kept.dry,

@@ -37,6 +37,7 @@
 //! - `testing`, with the feature of that name: a gate without a server, for tests of code that asks.
 
 pub mod acquire;
+pub mod check;
 pub mod clock;
 pub mod error;
 pub mod gate;
@@ -64,6 +65,7 @@ mod random;
 mod sync;
 
 pub use acquire::Acquire;
+pub use check::Outlook;
 pub use error::{AcquireError, ConnectError, Reason, Refused, TransportError};
 pub use gate::Gate;
 pub use interceptor::ActivityGate;

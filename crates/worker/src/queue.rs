@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     pub unknown: bool,
     /// The burst when it last answered.
     pub burst: Option<u64>,
+    /// How many may wait, where the limit has a bound of its own.
+    pub queue: Option<u64>,
     /// The lease.
     pub held: Option<Held>,
     /// When to ask again for counted tokens.
@@ -61,6 +63,12 @@ pub(crate) enum Verdict {
 impl Facts {
     pub(crate) fn is_open(&self, now: BootTime) -> bool {
         self.held.is_some_and(|held| now < held.expires)
+    }
+
+    /// Whether nobody more may wait where `waiting` do already, and up to `most` for any limit.
+    pub(crate) fn is_full(&self, waiting: usize, most: usize) -> bool {
+        let own = self.queue.map_or(most, |queue| usize::try_from(queue).unwrap_or(usize::MAX));
+        waiting >= own.min(most)
     }
 
     /// Whether waiting for `cost` can't end with a permit as things stand. `number` is the waiter's, `None` for one that

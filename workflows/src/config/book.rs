@@ -5,12 +5,15 @@
 
 use super::text;
 use crate::wire::Unreadable;
-use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, check_target_rate};
+use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, WindowJson, check_target_rate};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
-use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_label, check_lease, check_name};
-use tollgate_core::policy::Policy;
+use tollgate_core::limit::{
+    CellConfig, CellKey, Initial, Version, check_burst, check_label, check_lease, check_name, check_policy,
+    check_queue,
+};
+use tollgate_core::policy::{BOUNDARIES_AHEAD, Calendar, Policy};
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How many changes are remembered: weeks of an operator's work.
@@ -192,6 +195,67 @@ impl Book {
         self.remember(entry);
     }
 
+    /// When later boundaries have to be named: half of those that are named at a time are over.
+    pub fn renewal_due(&self) -> Option<LedgerTime> {
+        self.cells.values().filter_map(|cell| renewal(cell).map(|(due, _)| due)).min()
+    }
+
+    /// The windows whose later boundaries are due at `now`, each kind once.
+    pub fn renewals(&self, now: LedgerTime) -> Vec<Calendar> {
+        let mut all: Vec<Calendar> = Vec::new();
+        for (_, calendar) in self.cells.values().filter_map(renewal).filter(|(due, _)| *due <= now) {
+            if !all.iter().any(|other| is_one(other, calendar)) {
+                all.push(calendar.clone());
+            }
+        }
+        all
+    }
+
+    /// Names the boundaries of all windows that follow `calendar`: a new version, which is remembered only when another release
+    /// of the time zone database says so.
+    ///
+    /// # Errors
+    /// What is wrong with them; nothing was changed then.
+    pub fn renew(
+        &mut self,
+        now: LedgerTime,
+        calendar: &Calendar,
+        boundaries: &[LedgerTime],
+    ) -> Result<(), String> {
+        self.now = self.now.max(now);
+        let (mut cells, mut lines) = (self.cells.clone(), Vec::new());
+        let new = Policy::FixedWindow {
+            boundaries: boundaries.to_vec(),
+            calendar: Some(calendar.clone()),
+            escrow: true,
+        };
+        if new.terms(self.now).next().is_none() {
+            return Err("no boundary is to come".to_owned());
+        }
+        for cell in cells.values_mut() {
+            let Some((_, before)) = renewal(cell) else { continue };
+            if !is_one(before, calendar) {
+                continue;
+            }
+            check_policy(&new, cell.lease).map_err(|error| format!("limit {}: {error}", cell.key))?;
+            if before.tz_version != calendar.tz_version {
+                let (from, to) = (&before.tz_version, &calendar.tz_version);
+                lines.push(format!("{}: time zones {from} -> {to}", cell.key));
+            }
+            cell.policy = new.clone();
+        }
+        if cells == self.cells {
+            return Ok(());
+        }
+        let replaced = self.commit(cells, self.settings);
+        if !lines.is_empty() {
+            let reason = "boundaries of windows were computed anew";
+            let entry = self.entry(&lines, ACTOR_SELF, reason, Outcome::Applied, replaced);
+            self.remember(entry);
+        }
+        Ok(())
+    }
+
     /// Everything that the coordinator is to keep to.
     pub fn configure(&self) -> Configure {
         Configure {
@@ -366,6 +430,18 @@ impl Entry {
     }
 }
 
+/// The calendar that a limit's boundaries follow, and when later ones have to be named.
+fn renewal(cell: &CellConfig) -> Option<(LedgerTime, &Calendar)> {
+    let Policy::FixedWindow { boundaries, calendar: Some(calendar), .. } = &cell.policy else { return None };
+    let half = boundaries.len().saturating_sub(1 + BOUNDARIES_AHEAD / 2);
+    Some((boundaries.get(half).copied()?, calendar))
+}
+
+/// Whether two calendars mean the same windows, by whatever release of the time zone database.
+fn is_one(one: &Calendar, other: &Calendar) -> bool {
+    one.unit == other.unit && one.time_zone == other.time_zone
+}
+
 /// When and how fast a change comes into force.
 #[derive(Clone, Copy)]
 struct Ramp {
@@ -418,11 +494,12 @@ impl Plan {
 
     fn set(&mut self, limit: &LimitJson, ramp: Ramp, problems: &mut Problems) {
         let key = limit.key();
-        let old = self.cells.get(&key).map(|cell| &cell.policy);
-        let wanted = match Wanted::of(limit, old) {
+        let wanted = match Wanted::of(limit, self.cells.get(&key), ramp.now) {
             Ok(wanted) => wanted,
-            Err(problem) => {
-                problems.add(format!("limit {}: {problem}", quoted(&limit.name)));
+            Err(these) => {
+                for problem in these {
+                    problems.add(format!("limit {}: {problem}", quoted(&limit.name)));
+                }
                 return;
             }
         };
@@ -440,6 +517,8 @@ impl Plan {
             cell.key = key.clone();
             cell.policy = policy.unwrap_or(Policy::TokenBucket);
             cell.fresh = !limit.moved;
+            cell.initial = limit.initial.unwrap_or_default().initial();
+            cell.queue = limit.queue;
             if let Err(error) = cell.check() {
                 problems.add(format!("limit {}: {error}", quoted(&limit.name)));
             }
@@ -496,6 +575,11 @@ impl Plan {
             ));
             cell.lease = limit.lease();
         }
+        if let Some(queue) = limit.queue.filter(|queue| cell.queue != Some(*queue)) {
+            let from = cell.queue.map_or_else(|| "as the process says".to_owned(), |queue| queue.to_string());
+            self.lines.push(format!("{key}: queue {from} -> {queue}"));
+            cell.queue = Some(queue);
+        }
         check_result(cell, problems);
     }
 }
@@ -516,10 +600,16 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// `old` is the policy of the limit so far.
-    fn of(limit: &LimitJson, old: Option<&Policy>) -> Result<Wanted, String> {
+    /// `cell` is the limit so far.
+    fn of(limit: &LimitJson, cell: Option<&CellConfig>, now: LedgerTime) -> Result<Wanted, Vec<String>> {
+        let old = cell.map(|cell| &cell.policy);
+        if matches!(limit.policy, Some(LimitPolicyJson::FixedWindow { .. }))
+            || (limit.policy.is_none() && matches!(old, Some(Policy::FixedWindow { .. })))
+        {
+            return Wanted::of_fixed(limit, cell, now);
+        }
         let mut limit = limit.clone();
-        let policy = match (limit.policy, old) {
+        let policy = match (limit.policy.clone(), old) {
             (Some(LimitPolicyJson::TokenBucket), _) => Some(Policy::TokenBucket),
             (Some(LimitPolicyJson::LeakyBucket), _) => {
                 limit.burst = limit.burst.or(Some(1));
@@ -530,15 +620,15 @@ impl Wanted {
             }
             (Some(LimitPolicyJson::SlidingWindow), _) | (None, Some(Policy::SlidingWindow { .. })) => {
                 if limit.burst.is_some() {
-                    return Err("burst is given, allowed: none with a sliding window; its rate says it all"
-                        .to_owned());
+                    let problem = "burst is given, allowed: none with a sliding window; its rate says it all";
+                    return Err(vec![problem.to_owned()]);
                 }
                 let Some(rate) = limit.rate else {
                     let missing = "rate is missing: so many in any window as long as its period";
                     return if old.is_some_and(|old| matches!(old, Policy::SlidingWindow { .. })) {
                         Ok(Wanted { limit, policy: None })
                     } else {
-                        Err(missing.to_owned())
+                        Err(vec![missing.to_owned()])
                     };
                 };
                 limit.burst = Some(rate.count);
@@ -547,23 +637,83 @@ impl Wanted {
                 }
                 Some(Policy::SlidingWindow { window: Span::from_millis(rate.period_ms) })
             }
-            (None, _) => None,
+            // Fixed windows have been dealt with.
+            (Some(LimitPolicyJson::FixedWindow { .. }) | None, _) => None,
         };
         let in_flight =
             policy.as_ref().or(old).is_some_and(|policy| matches!(policy, Policy::InFlight { .. }));
         if in_flight {
             if limit.rate.is_some() {
-                return Err(
-                    "rate is given, allowed: none with in_flight; `burst` says how many at once".to_owned()
-                );
+                let problem = "rate is given, allowed: none with in_flight; `burst` says how many at once";
+                return Err(vec![problem.to_owned()]);
             }
             if limit.burst.is_none() && old.is_none_or(|old| !matches!(old, Policy::InFlight { .. })) {
-                return Err("burst is missing: how many may be in flight at once".to_owned());
+                return Err(vec!["burst is missing: how many may be in flight at once".to_owned()]);
             }
             // For display and for the order of magnitude of waiting times.
             limit.rate = limit.burst.map(|count| RateJson { count, period_ms: 1_000 });
         }
         Ok(Wanted { limit, policy })
+    }
+
+    /// A fixed window, with every problem that it has.
+    fn of_fixed(
+        limit: &LimitJson,
+        cell: Option<&CellConfig>,
+        now: LedgerTime,
+    ) -> Result<Wanted, Vec<String>> {
+        let (mut limit, mut problems) = (limit.clone(), Vec::new());
+        let known = cell.and_then(|cell| match &cell.policy {
+            Policy::FixedWindow { calendar: Some(calendar), .. } => Some(WindowJson::of(calendar.unit)),
+            _ => None,
+        });
+        let is_fixed = cell.is_some_and(|cell| matches!(cell.policy, Policy::FixedWindow { .. }));
+        if limit.burst.is_some() {
+            problems
+                .push("burst is given, allowed: none with a fixed window; its rate says it all".to_owned());
+        }
+        if limit.rate.is_none() && !is_fixed {
+            problems.push("rate is missing: so many in any window of its period".to_owned());
+        }
+        let period_ms = limit.rate.map(|rate| rate.period_ms);
+        let given = match limit.policy.take() {
+            Some(LimitPolicyJson::FixedWindow { window, time_zone, boundaries_us, tz_version }) => {
+                let unit = window.or_else(|| period_ms.and_then(WindowJson::of_period)).or(known);
+                if unit.is_none() {
+                    problems.push("window is missing, allowed: hour, day, week, month".to_owned());
+                }
+                Some((unit.unwrap_or(WindowJson::Day), time_zone, boundaries_us, tz_version))
+            }
+            _ => None,
+        };
+        if let (Some(period), Some(window)) = (period_ms, given.as_ref().map(|given| given.0).or(known))
+            && !window.fits(period)
+        {
+            let period = text::span(Span::from_millis(period));
+            let month = if window == WindowJson::Month { " of 28 to 31 days" } else { "" };
+            problems.push(format!(
+                "rate is per {period}, allowed: per {}{month}, which is the window",
+                window.as_str()
+            ));
+        }
+        let policy = given.map(|(window, time_zone, boundaries_us, tz_version)| Policy::FixedWindow {
+            boundaries: boundaries_us.into_iter().map(LedgerTime).collect(),
+            calendar: Some(Calendar { unit: window.unit(), time_zone, tz_version }),
+            escrow: true,
+        });
+        if let Some(policy) = &policy {
+            let lease = match (limit.lease_ms, cell) {
+                (None, Some(cell)) => cell.lease,
+                _ => limit.lease(),
+            };
+            if let Err(error) = check_policy(policy, lease) {
+                problems.push(error.to_string());
+            } else if policy.terms(now).next().is_none() {
+                problems.push("boundaries_us: none is to come, allowed: at least one".to_owned());
+            }
+        }
+        limit.burst = limit.rate.map(|rate| rate.count);
+        if problems.is_empty() { Ok(Wanted { limit, policy }) } else { Err(problems) }
     }
 }
 
@@ -588,6 +738,9 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
     if let Err(error) = check_lease(limit.lease()) {
         problems.add(format!("{named}: {error}"));
     }
+    if let Some(Err(error)) = limit.queue.map(check_queue) {
+        problems.add(format!("{named}: {error}"));
+    }
     problems.count == before
 }
 
@@ -595,12 +748,14 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
 fn described(how: &str, cell: &CellConfig) -> String {
     let (rate, burst) = (text::rate(cell.rate.target), text::milli(cell.burst.target.milli_floor()));
     let moved = if cell.fresh { "" } else { ", moved here: waits for the leases of its old group" };
+    let empty = if cell.initial == Initial::Empty { ", empty at first" } else { "" };
+    let queue = cell.queue.map(|queue| format!(", queue {queue}")).unwrap_or_default();
     let what = match &cell.policy {
         Policy::TokenBucket => format!("rate {rate}, burst {burst}"),
         Policy::InFlight { .. } => format!("{burst} {}", text::policy(&cell.policy)),
         policy => format!("{burst} in a {}", text::policy(policy)),
     };
-    format!("{}: {how}, {what}, lease {}{moved}", cell.key, text::span(cell.lease))
+    format!("{}: {how}, {what}, lease {}{queue}{empty}{moved}", cell.key, text::span(cell.lease))
 }
 
 /// A cell whose burst the wire carries exactly.

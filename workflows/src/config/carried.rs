@@ -5,14 +5,17 @@
 use super::Push;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
-    burst_curve, burst_curve_of, policy, policy_of, rate_curve, rate_curve_of, version, version_of,
+    burst_curve, burst_curve_of, escrow, escrow_of, initial_of, policy, policy_of, rate_curve, rate_curve_of,
+    version, version_of,
 };
 use crate::proto as pb;
 use crate::state::StateError;
 use crate::wire::status::UnreadableJson;
 use prost::Message;
+use std::collections::BTreeMap;
 use tollgate_core::ledger::Settings;
-use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::ledger::escrow::Escrow;
+use tollgate_core::limit::{CellConfig, CellKey, Initial};
 use tollgate_core::units::{LedgerTime, Span};
 
 /// What one run hands to the next.
@@ -28,6 +31,8 @@ pub(super) struct Carried {
     pub(super) runs: u64,
     /// How far the coordinator knows.
     pub(super) push: Push,
+    /// What the coordinator said may have been drawn.
+    pub(super) escrows: BTreeMap<CellKey, Escrow>,
 }
 
 impl Carried {
@@ -49,6 +54,7 @@ impl Carried {
                 again: self.push.again,
                 error: self.push.error.clone(),
             }),
+            escrows: self.escrows.iter().map(write_escrow).collect(),
         };
         config.encode_to_vec()
     }
@@ -77,8 +83,19 @@ impl Carried {
                 again: push.again,
                 error: push.error,
             },
+            escrows: config.escrows.into_iter().filter_map(read_escrow).collect(),
         })
     }
+}
+
+fn write_escrow((key, kept): (&CellKey, &Escrow)) -> pb::ConfigEscrow {
+    let key = pb::CellKey { limit: key.limit.clone(), meter: key.meter.clone(), tier: key.tier.clone() };
+    pb::ConfigEscrow { key: Some(key), escrow: Some(escrow(*kept)) }
+}
+
+fn read_escrow(kept: pb::ConfigEscrow) -> Option<(CellKey, Escrow)> {
+    let key = kept.key?;
+    Some((CellKey { limit: key.limit, meter: key.meter, tier: key.tier }, escrow_of(kept.escrow?)))
 }
 
 fn write_book(book: &Book) -> pb::ConfigBook {
@@ -119,6 +136,8 @@ fn write_limit(cell: &CellConfig) -> pb::ConfigLimit {
         burst: Some(burst_curve(cell.burst)),
         lease_us: cell.lease.0,
         fresh: cell.fresh,
+        initially_empty: cell.initial == Initial::Empty,
+        queue: cell.queue,
         policy: policy(&cell.policy),
     }
 }
@@ -131,6 +150,8 @@ fn read_limit(limit: pb::ConfigLimit) -> Result<CellConfig, StateError> {
         policy: policy_of(limit.policy),
         lease: Span(limit.lease_us),
         fresh: limit.fresh,
+        initial: initial_of(limit.initially_empty),
+        queue: limit.queue,
     })
 }
 
@@ -201,6 +222,12 @@ mod tests {
             9_777_777,
             r#"{"target_rate_milli":15000,"ramp_ms":15000,"set":[{"name":"api","rate":{"count":7},"burst":3}]}"#,
         );
+        apply(
+            &mut book,
+            9_790_000,
+            r#"{"set":[{"name":"daily","rate":{"count":9,"period_ms":86400000},"queue":4,"initial":"empty","policy":
+            {"kind":"fixed_window","time_zone":"Europe/Berlin","tz_version":"2026f","boundaries_us":[1,86400000000]}}]}"#,
+        );
         apply(&mut book, 9_800_000, r#"{"remove":["nope"]}"#);
         book.overtake(LedgerTime(9_900_000), Version { run: 1_000_000, n: 9 });
         Carried {
@@ -219,6 +246,7 @@ mod tests {
                 again: true,
                 error: "refused".to_owned(),
             },
+            escrows: [(CellKey::of("daily"), Escrow { seq: 7, tokens: 9 })].into(),
         }
     }
 
@@ -265,7 +293,7 @@ mod tests {
                 &format!(r#"{{"reason":"{long}","remove":["{long}","x{n}"]}}"#),
             );
         }
-        assert_eq!(carried.book.cells.len(), 992);
+        assert_eq!(carried.book.cells.len(), 993);
         let bytes = carried.encode().len();
         assert!(bytes < 1024 * 1024, "{bytes}");
     }

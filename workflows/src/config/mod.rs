@@ -5,8 +5,11 @@
 //! |---|---|---|
 //! | `apply` | update | a change: the new version and what changed, or every problem |
 //! | `update_config` | signal | the same, for those who can't be answered; see queries `config` and `history` |
+//! | `escrow` | update | from the coordinator: how much of windows may have been drawn; what is kept in mind |
 //! | `ensure` | signal | tells the coordinator again, and starts it when it isn't there |
 //! | `config`, `effective`, `history` | query | limits, values in force at a time, changes |
+//!
+//! Before the named boundaries of windows run out, it has later ones computed by activity `tollgate.calendar`.
 //!
 //! After every change it brings the full configuration to the coordinator, for as long as it takes; only the newest
 //! version matters. A workflow that begins without memory first takes over what a coordinator still keeps to; messages
@@ -17,21 +20,23 @@
 pub mod book;
 mod carried;
 mod details;
-mod text;
+pub(crate) mod text;
 pub mod view;
 
 use crate::contracts::{
-    Activities, ConfigStart, ConfigurationReadJson, PushJson, PushedJson, ReadConfigurationJson,
+    Activities, CalendarAnswerJson, CalendarAskJson, ConfigStart, ConfigurationReadJson, PushJson,
+    PushedJson, ReadConfigurationJson,
 };
 use crate::contracts::{GROUP_DEFAULT, check_group, group_of_config};
 use crate::coordinator::STATE_ENCODING;
 use crate::twin::{self, Twin};
-use crate::wire::config::{AppliedJson, ApplyJson, ConfigureJson};
+use crate::wire::config::{AppliedJson, ApplyJson, ConfigureJson, WindowJson};
+use crate::wire::escrow::{EscrowCellJson, EscrowJson, EscrowReplyJson};
 use crate::wire::status::UnreadableJson;
 use crate::wire::{Unreadable, payload, read, write};
 use book::Book;
 use carried::Carried;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use temporalio_common::RetryPolicy;
 use temporalio_common::data_converters::RawValue;
@@ -41,8 +46,10 @@ use temporalio_workflow::{
     ActivityOptions, CancellableFuture, ContinueAsNewOptions, SyncWorkflowContext, TimerOptions,
     WaitConditionOptions, WorkflowCancellationToken, WorkflowContext, WorkflowContextView, WorkflowResult,
 };
-use tollgate_core::limit::Version;
-use tollgate_core::units::LedgerTime;
+use tollgate_core::ledger::escrow::Escrow;
+use tollgate_core::limit::{CellKey, Version};
+use tollgate_core::policy::Calendar;
+use tollgate_core::units::{LedgerTime, Span};
 use view::{AtJson, ConfigJson, EffectiveJson, HistoryFilterJson, HistoryJson};
 
 /// Continue as new above this many events: an operator's workflow is replayed in no time, and far below all bounds.
@@ -59,6 +66,8 @@ const READ_ATTEMPT: Duration = Duration::from_secs(15);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 /// The longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Boundaries are asked for again after this at the earliest, also when that failed: half of the list is still to come.
+const CALENDAR_PAUSE: Span = Span::from_secs(600);
 
 /// See the module's documentation.
 #[workflow]
@@ -69,6 +78,12 @@ pub struct Config {
     unreadable: UnreadableJson,
     runs: u64,
     push: Push,
+    /// What the coordinator said may have been drawn, by limit: at most one entry for each in the book.
+    escrows: BTreeMap<CellKey, Escrow>,
+    /// Why later boundaries couldn't be computed.
+    calendar_error: String,
+    /// Before this they are not asked for again.
+    calendar_retry: LedgerTime,
     /// Whether it is not known yet which limits a coordinator keeps to.
     adopting: bool,
     /// Signals that came meanwhile: at most [`WAITING_MAX`].
@@ -137,6 +152,30 @@ impl Config {
         let reply = ctx.state_mut(|me| me.answer_apply(now, &input));
         ctx.set_current_details(ctx.state(details::markdown));
         write(&reply)
+    }
+
+    /// A message that can't be read is refused before it enters history.
+    #[update_validator(escrow)]
+    fn validate_escrow(&self, _ctx: &WorkflowContextView, input: &RawValue) -> Result<(), BoxError> {
+        read::<EscrowJson>(input)?;
+        Ok(())
+    }
+
+    /// The coordinator says how much of windows may have been drawn, before it lends it.
+    #[update(name = "escrow")]
+    pub fn escrow(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) -> RawValue {
+        let now = ledger_time(ctx.workflow_time());
+        self.arrive(now, ctx.random_stream(twin::STREAM).random(), ctx.run_id());
+        if self.renewing || self.adopting {
+            return write(&EscrowReplyJson::Busy);
+        }
+        match read::<EscrowJson>(&input).and_then(|told| self.take_escrow(told)) {
+            Ok(cells) => write(&EscrowReplyJson::Ok { cells }),
+            Err(error) => {
+                self.note("escrow", now, &error);
+                write(&EscrowReplyJson::Busy)
+            }
+        }
     }
 
     /// A change, without an answer.
@@ -213,6 +252,9 @@ impl Config {
             unreadable: UnreadableJson::default(),
             runs: 0,
             push: Push::default(),
+            escrows: BTreeMap::new(),
+            calendar_error: String::new(),
+            calendar_retry: LedgerTime(0),
             adopting: true,
             waiting: VecDeque::new(),
             twin: Twin::new(ctx.raw().randomness_seed),
@@ -250,6 +292,7 @@ impl Config {
             unreadable: self.unreadable.clone(),
             runs: self.runs,
             push: self.push.clone(),
+            escrows: self.escrows.clone(),
         }
     }
 
@@ -259,6 +302,7 @@ impl Config {
         self.unreadable = carried.unreadable;
         self.runs = carried.runs.saturating_add(1);
         self.push = carried.push;
+        self.escrows = carried.escrows;
         self.adopting = false;
     }
 
@@ -267,8 +311,9 @@ impl Config {
         self.book.now = self.book.now.max(now);
         if self.twin.reset_since_last(drawn, run_id) {
             self.renewing = true;
-            // The coordinator may have been told more than is remembered here.
+            // The coordinator may have been told more than is remembered here, and may have told more.
             self.push.again = true;
+            self.escrows.clear();
         }
     }
 
@@ -279,6 +324,23 @@ impl Config {
             last_us: now.0,
             last_error: error.to_string(),
         };
+    }
+
+    /// Keeps in mind what may have been drawn of limits that are in the book. Of others, and of those that nobody told anything
+    /// of, all may have been.
+    fn take_escrow(&mut self, told: EscrowJson) -> Result<Vec<EscrowCellJson>, Unreadable> {
+        let cells = &self.book.cells;
+        self.escrows.retain(|key, _| cells.contains_key(key));
+        let mut answers = Vec::with_capacity(told.cells.len());
+        for cell in told.cells {
+            let (key, told) = cell.check()?;
+            let kept = self.escrows.get(&key).copied().unwrap_or(Escrow::ALL).told(told);
+            answers.push(EscrowCellJson::of(&key, kept));
+            if cells.contains_key(&key) && kept != Escrow::ALL {
+                self.escrows.insert(key, kept);
+            }
+        }
+        Ok(answers)
     }
 
     fn answer_apply(&mut self, now: LedgerTime, input: &RawValue) -> AppliedJson {
@@ -336,9 +398,20 @@ impl Config {
             } else if ctx.state(Config::wants_push) && !ctx.state(|me| me.must_go(ctx)) {
                 Self::push(ctx).await;
             } else {
-                let options = ctx.state(Config::uncancelled);
                 let due = |me: &Self| me.may_go(ctx) || (me.wants_push() && !me.must_go(ctx));
-                ctx.wait_condition_with_options(due, options).await?;
+                let (renewal, now) = (ctx.state(Config::renewal_due), ledger_time(ctx.workflow_time()));
+                match renewal {
+                    None => {
+                        let options = ctx.state(Config::uncancelled);
+                        let due = |me: &Self| due(me) || me.renewal_due().is_some();
+                        ctx.wait_condition_with_options(due, options).await?;
+                    }
+                    Some(at) if at <= now && !ctx.state(|me| me.must_go(ctx)) => Self::renew(ctx, now).await,
+                    Some(at) => {
+                        let wait = Duration::from_micros(at.since(now).0).max(PAUSE_MIN);
+                        Self::pause(ctx, wait, |me| due(me) || me.renewal_due() != Some(at)).await;
+                    }
+                }
             }
         }
     }
@@ -374,6 +447,52 @@ impl Config {
             }
         }
         ctx.set_current_details(ctx.state(details::markdown));
+    }
+
+    /// When later boundaries are to be asked for.
+    fn renewal_due(&self) -> Option<LedgerTime> {
+        self.book.renewal_due().map(|due| due.max(self.calendar_retry))
+    }
+
+    /// Has later boundaries of windows computed.
+    async fn renew(ctx: &WorkflowContext<Self>, now: LedgerTime) {
+        for calendar in ctx.state(|me| me.book.renewals(now)) {
+            let window = WindowJson::of(calendar.unit);
+            let time_zone = calendar.time_zone.clone();
+            let input = write(&CalendarAskJson { window, time_zone, from_us: now.0 });
+            let summary = format!("when each {} begins in {}", window.as_str(), calendar.time_zone);
+            let token = ctx.state(|me| me.token.clone());
+            let options = calendar_activity(token, &summary);
+            let answer = ctx.execute_activity(Activities::calendar, input, options).await;
+            let answer =
+                answer.map_err(Unreadable::new).and_then(|answer| read::<CalendarAnswerJson>(&answer));
+            let now = ledger_time(ctx.workflow_time());
+            ctx.state_mut(|me| me.take_boundaries(now, calendar, answer));
+        }
+        ctx.set_current_details(ctx.state(details::markdown));
+    }
+
+    fn take_boundaries(
+        &mut self,
+        now: LedgerTime,
+        calendar: Calendar,
+        answer: Result<CalendarAnswerJson, Unreadable>,
+    ) {
+        let result = match answer {
+            Ok(CalendarAnswerJson::Ok { boundaries_us, tz_version }) => {
+                let boundaries: Vec<LedgerTime> = boundaries_us.into_iter().map(LedgerTime).collect();
+                self.book.renew(now, &Calendar { tz_version, ..calendar.clone() }, &boundaries)
+            }
+            Ok(CalendarAnswerJson::Refused { message }) => Err(message),
+            Err(error) => Err(error.to_string()),
+        };
+        self.calendar_retry = now + CALENDAR_PAUSE;
+        self.calendar_error = match result {
+            Ok(()) => String::new(),
+            Err(error) => {
+                format!("each {} in {}: {error}", WindowJson::of(calendar.unit).as_str(), calendar.time_zone)
+            }
+        };
     }
 
     /// Brings the newest version to the coordinator, unless a newer one comes up meanwhile.
@@ -436,6 +555,15 @@ impl Config {
             _ = timer => {}
         }
     }
+}
+
+/// Options of the activity that computes boundaries: limits of other kinds don't wait for it.
+fn calendar_activity(token: WorkflowCancellationToken, summary: &str) -> ActivityOptions {
+    ActivityOptions::with_start_to_close_timeout(ATTEMPT)
+        .retry_policy(RetryPolicy::builder().initial_interval(PAUSE_MIN).maximum_attempts(3).build())
+        .cancellation_token(token)
+        .summary(summary.to_owned())
+        .build()
 }
 
 /// Options of an activity that is tried until it works.

@@ -1,5 +1,6 @@
 //! Rates, spans and times as people write them.
 
+use crate::wire::config::WindowJson;
 use tollgate_core::curve::Rate;
 use tollgate_core::policy::Policy;
 use tollgate_core::units::{LedgerTime, Span};
@@ -33,7 +34,7 @@ fn decimal(micro: u64) -> String {
 }
 
 /// `15 s`, `250 ms`, `7 us`: the longest unit that is exact.
-pub(super) fn span(span: Span) -> String {
+pub(crate) fn span(span: Span) -> String {
     match span.0 {
         us if us % 1_000_000 == 0 => format!("{} s", us / 1_000_000),
         us if us % 1_000 == 0 => format!("{} ms", us / 1_000),
@@ -46,7 +47,14 @@ pub(super) fn policy(policy: &Policy) -> String {
     match policy {
         Policy::TokenBucket => "token bucket".to_owned(),
         Policy::SlidingWindow { window } => format!("sliding window of {}", span(*window)),
-        Policy::FixedWindow { boundaries } => format!("fixed window, {} boundaries known", boundaries.len()),
+        Policy::FixedWindow { boundaries, calendar: None, .. } => {
+            format!("fixed window, {} boundaries known", boundaries.len())
+        }
+        Policy::FixedWindow { boundaries, calendar: Some(calendar), .. } => {
+            let (unit, zone) = (WindowJson::of(calendar.unit).as_str(), &calendar.time_zone);
+            let last = boundaries.last().map(|last| time(*last)).unwrap_or_default();
+            format!("fixed window of a {unit} in {zone}, by time zones {}, up to {last}", calendar.tz_version)
+        }
         Policy::InFlight { drain } => format!("in flight, drain {}", span(*drain)),
     }
 }

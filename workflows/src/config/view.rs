@@ -2,7 +2,7 @@
 
 use super::book::{Book, Entry, Outcome};
 use super::{Config, text};
-use crate::wire::config::{ExactRateJson, PolicyJson};
+use crate::wire::config::{ExactRateJson, InitialJson, PolicyJson};
 use crate::wire::status::UnreadableJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::Rate;
@@ -22,6 +22,9 @@ pub struct ConfigJson {
     pub target_rate_milli: u64,
     /// Every limit.
     pub limits: Vec<ConfiguredLimitJson>,
+    /// Why later boundaries of windows couldn't be computed; empty if they could.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub calendar_error: String,
     /// Whether the workflow still asks the coordinator which limits there are.
     #[serde(default)]
     pub starting: bool,
@@ -74,6 +77,16 @@ pub struct ConfiguredLimitJson {
     pub policy: PolicyJson,
     /// How long a worker may act on one answer.
     pub lease_ms: u64,
+    /// What there was when it began.
+    #[serde(default)]
+    pub initial: InitialJson,
+    /// How many may wait for it in one process; if missing, the process decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u64>,
+    /// How many tokens the coordinator said may have been drawn: what a coordinator that loses its memory takes to have been
+    /// used. Missing: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escrowed: Option<u64>,
     /// Whether it was used in another group before.
     #[serde(default)]
     pub moved: bool,
@@ -193,7 +206,15 @@ impl ConfigJson {
             now_us: book.now.0,
             version: book.version.to_string(),
             target_rate_milli: book.settings.target_rate_milli,
-            limits: book.cells.values().map(|cell| ConfiguredLimitJson::of(cell, book.now)).collect(),
+            limits: book
+                .cells
+                .iter()
+                .map(|(key, cell)| ConfiguredLimitJson {
+                    escrowed: config.escrows.get(key).map(|kept| kept.tokens),
+                    ..ConfiguredLimitJson::of(cell, book.now)
+                })
+                .collect(),
+            calendar_error: config.calendar_error.clone(),
             starting: config.adopting,
             coordinator: CoordinatorKnowsJson {
                 is_current: push.acknowledged == Some(book.version),
@@ -230,6 +251,9 @@ impl ConfiguredLimitJson {
             burst: u64::try_from(burst.target.whole()).unwrap_or(0),
             policy: PolicyJson::of(&cell.policy),
             lease_ms: cell.lease.millis(),
+            initial: InitialJson::of(cell.initial),
+            queue: cell.queue,
+            escrowed: None,
             moved: !cell.fresh,
             effective: EffectiveLimitJson::of(cell, now),
             rate_ramp: ramp(text::rate(rate.source), text::rate(rate.target), rate.start, rate.end),

@@ -1,18 +1,19 @@
 //! What the coordinator does between messages: serves who falls due, tells workers and workflows, and continues as new.
 
 use super::{Coordinator, ledger_time};
-use crate::contracts::{NOTICE_ACTIVITY, config_id, notice_queue};
+use crate::contracts::{Activities, NOTICE_ACTIVITY, config_id, notice_queue};
 use crate::preload::Preload;
+use crate::wire::escrow::{EscrowCellJson, EscrowJson, EscrowReplyJson};
 use crate::wire::granted::GRANTED;
 use crate::wire::lease::incarnation_text;
-use crate::wire::write;
+use crate::wire::{read, write};
 use std::time::Duration;
 use temporalio_common::data_converters::RawValue;
 use temporalio_common::{RetryPolicy, SignalDefinition, UntypedActivity};
 use temporalio_workflow::workflows::{join, join_all, select};
 use temporalio_workflow::{
     ActivityOptions, CancellableFuture, SignalWorkflowOptions, TimerOptions, WaitConditionOptions,
-    WorkflowContext, WorkflowResult, WorkflowSignalError,
+    WorkflowCancellationToken, WorkflowContext, WorkflowResult, WorkflowSignalError,
 };
 use tollgate_core::ledger::Input;
 use tollgate_core::units::Span;
@@ -31,6 +32,12 @@ const NOTICE_SCHEDULE_TO_START: Duration = Duration::from_secs(1);
 const NOTICE_START_TO_CLOSE: Duration = Duration::from_secs(2);
 /// Outcomes that are sent to workflows at the same time: enough for a few hundred a second.
 const REPLY_LANES: usize = 4;
+/// How long one attempt to tell the config workflow what may be drawn may take.
+const ESCROW_ATTEMPT: Duration = Duration::from_secs(5);
+/// The first pause between attempts; each is twice the one before.
+const ESCROW_PAUSE_MIN: Duration = Duration::from_millis(200);
+/// The longest pause between attempts: until one gets through, no more of a window is lent.
+const ESCROW_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A timer is set anew only for a due time that is earlier by more than this: each costs two events.
 const TIMER_SLACK: Span = Span::from_millis(20);
 
@@ -40,8 +47,14 @@ impl Coordinator {
         let notices = join_all((0..NOTICE_LANES).map(|_| Self::notice_lane(ctx.clone())).collect::<Vec<_>>());
         let replies = join_all((0..REPLY_LANES).map(|_| Self::reply_lane(ctx.clone())).collect::<Vec<_>>());
         let answers = join_all((0..ANSWER_LANES).map(|_| Self::answer_lane(ctx.clone())).collect::<Vec<_>>());
-        let (due, _, _, _, ()) =
-            join!(Self::until_over(ctx.clone()), notices, replies, answers, Self::ask_config(ctx.clone()));
+        let (due, _, _, _, (), ()) = join!(
+            Self::until_over(ctx.clone()),
+            notices,
+            replies,
+            answers,
+            Self::ask_config(ctx.clone()),
+            Self::escrow_lane(ctx.clone())
+        );
         due
     }
 
@@ -190,6 +203,60 @@ impl Coordinator {
             .summary(what)
             .build();
         let _ = ctx.execute_activity(UntypedActivity::new(NOTICE_ACTIVITY), input, options).await;
+    }
+
+    /// Tells the config workflow how much of windows may be drawn, before it is. What is under way when the run ends is told again
+    /// by the next one.
+    async fn escrow_lane(ctx: WorkflowContext<Self>) {
+        let token = ctx.state(|me| me.token.clone());
+        let options = || WaitConditionOptions::builder().cancellation_token(token.clone()).build();
+        loop {
+            let has_work = |me: &Self| me.ledger.has_escrow_asks() && !me.is_too_long(&ctx);
+            let woken = ctx.wait_condition_with_options(|me| me.lanes_stop || has_work(me), options()).await;
+            if woken.is_err() || ctx.state(|me| me.lanes_stop) {
+                return;
+            }
+            let input = ctx.state(|me| {
+                let asks = me.ledger.escrow_asks();
+                let cells = asks.iter().map(|(key, told)| EscrowCellJson::of(key, *told)).collect();
+                write(&EscrowJson { group: me.group.clone(), cells })
+            });
+            let cancelled = WorkflowCancellationToken::new();
+            let retry = RetryPolicy::builder()
+                .initial_interval(ESCROW_PAUSE_MIN)
+                .backoff_coefficient(2.0)
+                .maximum_interval(ESCROW_PAUSE_MAX);
+            let activity = ActivityOptions::with_start_to_close_timeout(ESCROW_ATTEMPT)
+                .retry_policy(retry.build())
+                .cancellation_token(cancelled.clone())
+                .summary("say how much of windows may be drawn")
+                .build();
+            let mut told = std::pin::pin!(ctx.execute_activity(Activities::escrow, input, activity));
+            let over = |me: &Self| me.lanes_stop || me.is_too_long(&ctx);
+            let mut over = std::pin::pin!(ctx.wait_condition_with_options(over, options()));
+            let answer = select! {
+                answer = told => Some(answer),
+                _ = over => None,
+            };
+            let Some(answer) = answer else {
+                cancelled.cancel();
+                continue;
+            };
+            let now = ledger_time(ctx.workflow_time()).unwrap_or_default();
+            let answer = answer.ok().and_then(|answer| read::<EscrowReplyJson>(&answer).ok());
+            if let Some(EscrowReplyJson::Ok { cells }) = answer {
+                ctx.state_mut(|me| {
+                    for (key, escrow) in cells.into_iter().filter_map(|cell| cell.check().ok()) {
+                        me.ledger.apply(now, Input::Escrowed { key, escrow });
+                    }
+                    me.replies.collect(&me.group, &me.ledger);
+                });
+            } else {
+                // Never so, unless the activity is another one than this code's; the timer keeps it from asking in a loop.
+                ctx.timer(TimerOptions::builder(ESCROW_PAUSE_MAX).cancellation_token(token.clone()).build())
+                    .await;
+            }
+        }
     }
 
     /// One of the few at a time that tell workflows what became of their permits. None begins when the run must end:

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
 use tollgate_core::limit::{
-    CellConfig, CellKey, LEASE_MIN, Version, check_label, check_name, check_ramp, check_rate,
+    CellConfig, CellKey, Initial, LEASE_MIN, Version, check_label, check_name, check_ramp, check_rate,
 };
-use tollgate_core::policy::Policy;
+use tollgate_core::policy::{Calendar, CalendarUnit, Policy};
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How long a change ramps when it doesn't say.
@@ -68,10 +68,115 @@ pub struct LimitJson {
     /// Counts at creation only. `true` when the limit was used in another group until now: it then waits for the leases of that group to end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moved: bool,
+    /// Counts at creation only: what there is at the beginning. If missing, `full`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial: Option<InitialJson>,
+    /// How many may wait for it in one process, from 0 to 1000000. If missing: an existing limit keeps what it has; for a
+    /// new one the process decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u64>,
+}
+
+/// What there is when a limit begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InitialJson {
+    /// The whole burst.
+    #[default]
+    Full,
+    /// Nothing: a bucket fills at its rate, and a window counts as used up.
+    Empty,
+}
+
+impl InitialJson {
+    /// As JSON carries it.
+    pub fn of(initial: Initial) -> InitialJson {
+        match initial {
+            Initial::Full => InitialJson::Full,
+            Initial::Empty => InitialJson::Empty,
+        }
+    }
+
+    /// As the ledger takes it.
+    pub fn initial(self) -> Initial {
+        match self {
+            InitialJson::Full => Initial::Full,
+            InitialJson::Empty => Initial::Empty,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        *self == InitialJson::Full
+    }
+}
+
+/// A part of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowJson {
+    /// From one full hour of the time zone's clock to the next.
+    Hour,
+    /// From midnight to midnight: 23 or 25 hours when clocks are moved.
+    Day,
+    /// From Monday to Monday.
+    Week,
+    /// From the first to the first.
+    Month,
+}
+
+impl WindowJson {
+    /// As JSON carries it.
+    pub fn of(unit: CalendarUnit) -> WindowJson {
+        match unit {
+            CalendarUnit::Hour => WindowJson::Hour,
+            CalendarUnit::Day => WindowJson::Day,
+            CalendarUnit::Week => WindowJson::Week,
+            CalendarUnit::Month => WindowJson::Month,
+        }
+    }
+
+    /// As the ledger takes it.
+    pub fn unit(self) -> CalendarUnit {
+        match self {
+            WindowJson::Hour => CalendarUnit::Hour,
+            WindowJson::Day => CalendarUnit::Day,
+            WindowJson::Week => CalendarUnit::Week,
+            WindowJson::Month => CalendarUnit::Month,
+        }
+    }
+
+    /// `hour`, `day`, `week`, `month`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WindowJson::Hour => "hour",
+            WindowJson::Day => "day",
+            WindowJson::Week => "week",
+            WindowJson::Month => "month",
+        }
+    }
+
+    /// Whether a rate with this period means so many in such a window. A month is 28 to 31 days.
+    pub fn fits(self, period_ms: u64) -> bool {
+        const DAY: u64 = 86_400_000;
+        match self {
+            WindowJson::Hour => period_ms == 3_600_000,
+            WindowJson::Day => period_ms == DAY,
+            WindowJson::Week => period_ms == 7 * DAY,
+            WindowJson::Month => {
+                [28, 29, 30, 31].contains(&(period_ms / DAY)) && period_ms.is_multiple_of(DAY)
+            }
+        }
+    }
+
+    /// The window of a rate with this period.
+    pub fn of_period(period_ms: u64) -> Option<WindowJson> {
+        let all = [WindowJson::Hour, WindowJson::Day, WindowJson::Week, WindowJson::Month];
+        all.into_iter().find(|window| window.fits(period_ms))
+    }
 }
 
 /// How a limit counts, as an operator wants it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum LimitPolicyJson {
     /// `burst` at once, then `rate`: in every interval at most the burst and what the rate brings in it.
@@ -80,12 +185,37 @@ pub enum LimitPolicyJson {
     LeakyBucket,
     /// Never more than the rate's count in any window as long as the rate's period. Takes no burst.
     SlidingWindow,
+    /// Never more than the rate's count between two boundaries. Takes no burst.
+    ///
+    /// Whoever sends this names the first boundaries, as `tollgate limit set` does; the config workflow has later ones
+    /// computed before they run out.
+    FixedWindow {
+        /// The part of the calendar that a window is; that of the rate's period if missing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        window: Option<WindowJson>,
+        /// The IANA name of the time zone whose calendar it is; `UTC` if missing.
+        #[serde(default = "utc")]
+        time_zone: String,
+        /// When windows begin: the last one that has begun, and up to 127 to come.
+        #[serde(default)]
+        boundaries_us: Vec<u64>,
+        /// The release of the time zone database that they were computed by: `2026f`.
+        #[serde(default = "unknown")]
+        tz_version: String,
+    },
     /// Never more than `burst` at once. Takes no rate.
     InFlight {
         /// How long work goes on downstream after its client is gone.
         #[serde(default)]
         drain_ms: u64,
     },
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+fn unknown() -> String {
+    "unknown".to_owned()
 }
 
 /// Names one meter of a limit.
@@ -113,6 +243,8 @@ impl LimitJson {
             burst: None,
             lease_ms: None,
             moved: false,
+            initial: None,
+            queue: None,
         }
     }
 
@@ -129,7 +261,7 @@ impl LimitJson {
     /// The lease of a new limit, given or by default: for a sliding window a tenth of it, from 2 s to 15 s, since what a lost
     /// worker holds is away for a lease and a window.
     pub fn lease_or_default(&self) -> Span {
-        match (self.lease_ms, self.policy, self.rate) {
+        match (self.lease_ms, &self.policy, self.rate) {
             (None, Some(LimitPolicyJson::SlidingWindow), Some(rate)) => {
                 Span::from_millis(rate.period_ms / 10).clamp(LEASE_MIN, LEASE_DEFAULT)
             }
@@ -330,6 +462,12 @@ pub enum PolicyJson {
     FixedWindow {
         /// When windows begin, in order.
         boundaries_us: Vec<u64>,
+        /// What they follow, if anything.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        calendar: Option<CalendarJson>,
+        /// Whether the config workflow keeps in mind how much of a window may have been drawn.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        escrow: bool,
     },
     /// When they are released: never more than the burst at once.
     InFlight {
@@ -339,15 +477,46 @@ pub enum PolicyJson {
     },
 }
 
+/// What the boundaries of a fixed window follow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CalendarJson {
+    /// A window is one of these.
+    pub window: WindowJson,
+    /// The IANA name of the time zone: `America/Los_Angeles`.
+    pub time_zone: String,
+    /// The release of the time zone database that the boundaries were computed by: `2026f`.
+    pub tz_version: String,
+}
+
+impl CalendarJson {
+    fn of(calendar: &Calendar) -> CalendarJson {
+        CalendarJson {
+            window: WindowJson::of(calendar.unit),
+            time_zone: calendar.time_zone.clone(),
+            tz_version: calendar.tz_version.clone(),
+        }
+    }
+
+    fn calendar(&self) -> Calendar {
+        Calendar {
+            unit: self.window.unit(),
+            time_zone: self.time_zone.clone(),
+            tz_version: self.tz_version.clone(),
+        }
+    }
+}
+
 impl PolicyJson {
     /// The policy as JSON carries it.
     pub fn of(policy: &Policy) -> PolicyJson {
         match policy {
             Policy::TokenBucket => PolicyJson::TokenBucket,
             Policy::SlidingWindow { window } => PolicyJson::SlidingWindow { window_ms: window.millis() },
-            Policy::FixedWindow { boundaries } => {
-                PolicyJson::FixedWindow { boundaries_us: boundaries.iter().map(|at| at.0).collect() }
-            }
+            Policy::FixedWindow { boundaries, calendar, escrow } => PolicyJson::FixedWindow {
+                boundaries_us: boundaries.iter().map(|at| at.0).collect(),
+                calendar: calendar.as_ref().map(CalendarJson::of),
+                escrow: *escrow,
+            },
             Policy::InFlight { drain } => PolicyJson::InFlight { drain_ms: drain.millis() },
         }
     }
@@ -359,9 +528,11 @@ impl PolicyJson {
             PolicyJson::SlidingWindow { window_ms } => {
                 Policy::SlidingWindow { window: Span::from_millis(*window_ms) }
             }
-            PolicyJson::FixedWindow { boundaries_us } => {
-                Policy::FixedWindow { boundaries: boundaries_us.iter().copied().map(LedgerTime).collect() }
-            }
+            PolicyJson::FixedWindow { boundaries_us, calendar, escrow } => Policy::FixedWindow {
+                boundaries: boundaries_us.iter().copied().map(LedgerTime).collect(),
+                calendar: calendar.as_ref().map(CalendarJson::calendar),
+                escrow: *escrow,
+            },
             PolicyJson::InFlight { drain_ms } => Policy::InFlight { drain: Span::from_millis(*drain_ms) },
         }
     }
@@ -394,6 +565,12 @@ pub struct CellConfigJson {
     /// Whether nobody can hold a lease of it from elsewhere.
     #[serde(default = "yes")]
     pub fresh: bool,
+    /// What there is when it begins.
+    #[serde(default, skip_serializing_if = "InitialJson::is_full")]
+    pub initial: InitialJson,
+    /// How many may wait for it in one process; if missing, the process decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u64>,
 }
 
 fn meter() -> String {
@@ -477,6 +654,8 @@ impl ConfigureJson {
             policy: PolicyJson::of(&config.policy),
             lease_ms: config.lease.millis(),
             fresh: config.fresh,
+            initial: InitialJson::of(config.initial),
+            queue: config.queue,
         };
         ConfigureJson {
             version: VersionJson::of(configure.version),
@@ -503,6 +682,8 @@ impl ConfigureJson {
                 policy: cell.policy.policy(),
                 lease: Span::from_millis(cell.lease_ms),
                 fresh: cell.fresh,
+                initial: cell.initial.initial(),
+                queue: cell.queue,
             };
             config.check().map_err(|error| Unreadable::of(&format!("limit {}", config.key), error))?;
             cells.push(config);

@@ -332,6 +332,9 @@ pub struct LeaseJson {
     /// When to ask again for counted tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<u64>,
+    /// How many may wait for it in this process; if missing, as many as the process lets wait for any limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u64>,
 }
 
 /// How used tokens become usable again.
@@ -524,6 +527,7 @@ impl LeaseJson {
             scarce: terms.scarce,
             confirm: terms.confirm,
             due_ms: terms.due.map(Span::millis_ceil),
+            queue: terms.queue,
         }
     }
 
@@ -541,6 +545,7 @@ impl LeaseJson {
             scarce: self.scarce,
             confirm: self.confirm,
             due: self.due_ms.map(Span::from_millis),
+            queue: self.queue,
         })
     }
 }

@@ -6,10 +6,13 @@
 //!
 //! Everything is read through [`read`], which names the field that is wrong and never fails a workflow task.
 
+mod bound;
 pub mod config;
+pub mod escrow;
 pub mod explain;
 pub mod granted;
 pub mod lease;
+pub mod outlook;
 pub mod status;
 
 use serde::Serialize;

@@ -1,5 +1,6 @@
 //! What queries answer.
 
+use super::bound;
 use super::config::{PolicyJson, VersionJson};
 use super::explain::StarvingJson;
 use super::lease::{ended_text, incarnation_text};
@@ -121,6 +122,12 @@ pub struct LimitRowJson {
     /// Until when it recovers, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovering_until_us: Option<u64>,
+    /// What is promised: `at most 16 + 50/s * t in any interval t`.
+    #[serde(default)]
+    pub bound: String,
+    /// How much use keeping to that costs.
+    #[serde(default)]
+    pub bound_costs: String,
     /// Whether it was removed and is only remembered until its leases have ended.
     #[serde(default)]
     pub removed: bool,
@@ -284,6 +291,9 @@ impl LimitRowJson {
                 Kind::Permits => "permits".to_owned(),
             },
             kind_reason: match view.kind {
+                Kind::Permits if view.keeper_silent => {
+                    "no more is lent until the config workflow has been told how much".to_owned()
+                }
                 Kind::Permits => "used tokens come back: each worker holds a part of them".to_owned(),
                 _ => format!(
                     "{}.{:03} tokens per worker and heartbeat, {} of burst {} needed at once, {} tokens per round trip",
@@ -300,6 +310,8 @@ impl LimitRowJson {
             used_micro: view.used_micro,
             starving: view.starving.as_ref().map(|waiter| StarvingJson::of(view, waiter)),
             recovering_until_us: view.recovering_until.map(|until| until.0),
+            bound: bound::bound(view),
+            bound_costs: bound::costs(&view.policy).to_owned(),
             removed: view.removed,
         }
     }

@@ -10,7 +10,7 @@ use temporalio_client::{
 use temporalio_common::data_converters::RawValue;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
-use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 use tollgate_workflows::wire;
@@ -31,6 +31,8 @@ pub(crate) fn configuration(limits: usize, rate: u64, burst: u64) -> ConfigureJs
         policy: Policy::TokenBucket,
         lease: Span::from_secs(15),
         fresh: true,
+        initial: Initial::Full,
+        queue: None,
     };
     let cells = (0..limits).map(|number| cell(limit(number))).collect();
     ConfigureJson::of(&Configure { version: Version { run: 1, n: 1 }, settings: Settings::default(), cells })

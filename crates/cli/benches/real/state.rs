@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::time::Instant;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, HOLDINGS_MAX, Input, Ledger, Output, Settings, Start};
-use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Request};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
@@ -77,6 +77,8 @@ fn ledger(workers: usize, each: usize) -> Result<Ledger, Failure> {
         policy: Policy::TokenBucket,
         lease: Span::from_secs(15),
         fresh: true,
+        initial: Initial::Full,
+        queue: None,
     };
     let mut ledger = Ledger::new(Start::First, 7, now);
     let configure = Configure {

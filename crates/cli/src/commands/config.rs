@@ -60,6 +60,9 @@ fn notes(config: &ConfigJson, now_us: u64) -> Vec<String> {
         let why = if why.is_empty() { String::new() } else { format!(": {why}") };
         notes.push(format!("not in force yet: the coordinator has version {has}{why}"));
     }
+    if !config.calendar_error.is_empty() {
+        notes.push(format!("later windows aren't known: {}", config.calendar_error));
+    }
     for (what, seen) in [("unreadable messages", &config.unreadable), ("refused signals", &config.refused)] {
         if seen.count > 0 {
             let when = format!("{} ({})", clock(seen.last_us, now_us), relative(seen.last_us, now_us));

@@ -30,6 +30,8 @@ fn row() -> LimitRowJson {
         used_micro: Some(20_500_000),
         starving: None,
         recovering_until_us: None,
+        bound: String::new(),
+        bound_costs: String::new(),
         removed: false,
     }
 }

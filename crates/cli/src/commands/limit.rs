@@ -2,18 +2,23 @@
 
 use super::{print, print_line};
 use crate::actor;
-use crate::args::{Change, Global, Limit, LimitSet, PolicyKind};
+use crate::args::{Change, Global, InitialKind, Limit, LimitSet, PolicyKind, Window};
 use crate::connection::{Session, Workflow};
 use crate::failure::Failure;
 use crate::moment::{self, left};
 use crate::quantity::span_text;
 use crate::table::{Cell, Paint, Side, Table, printable};
+use tollgate_activities::calendar;
 use tollgate_core::limit::CellKey;
-use tollgate_core::units::Span;
+use tollgate_core::units::{LedgerTime, Span};
 use tollgate_workflows::config::view::{ConfigJson, ConfiguredLimitJson};
 use tollgate_workflows::wire::config::{
-    AppliedJson, ApplyJson, LimitJson, LimitPolicyJson, MeterJson, PolicyJson,
+    AppliedJson, ApplyJson, InitialJson, LimitJson, LimitPolicyJson, MeterJson, PolicyJson, WindowJson,
 };
+use tollgate_workflows::wire::outlook::{OutlookJson, WouldAdmitJson};
+
+/// How many windows to come are shown.
+const NEXT_WINDOWS: usize = 3;
 
 /// Shows and changes limits.
 ///
@@ -24,10 +29,13 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
     match command {
         Limit::Set(wanted) => {
             let config: ConfigJson = session.query(Workflow::Config, "config", &()).await?.read()?;
-            let limit = merge(&config, wanted)?;
+            let (limit, problems) = merge(&config, wanted, moment::now_us())?;
             let mut apply = base(&wanted.change);
             apply.set.push(limit);
             apply.ramp_ms = wanted.ramp.map(Span::millis);
+            if !problems.is_empty() {
+                return Err(Failure::Refused(refused(&session, apply, problems).await?));
+            }
             // What isn't given was read from this version: another edit in between must not be undone.
             apply.if_version.get_or_insert(config.version);
             send(&session, &apply, global.json).await
@@ -46,6 +54,28 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
         Limit::AbortRamp { name, change } => {
             let apply = ApplyJson { abort_ramps: vec![name.clone()], ..base(change) };
             send(&session, &apply, global.json).await
+        }
+        Limit::Check { name, cost, count, meter } => {
+            let key = CellKey::of(name);
+            let ask = WouldAdmitJson {
+                limit: key.limit,
+                meter: meter.clone().unwrap_or(key.meter),
+                tier: key.tier,
+                cost: *cost,
+                count: *count,
+                at_us: moment::now_us(),
+            };
+            let answer = session.query(Workflow::Coordinator, "would_admit", &ask).await?;
+            let outlook: OutlookJson = answer.read()?;
+            if global.json {
+                print_line(&answer.text())?;
+            }
+            let line = checked(&outlook);
+            match outlook.would_admit {
+                false => Err(Failure::No(line)),
+                true if global.json => Ok(()),
+                true => print_line(&line),
+            }
         }
         Limit::Get { name } => {
             let config: ConfigJson = session.query(Workflow::Config, "config", &()).await?.read()?;
@@ -100,7 +130,28 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
             Cell::warn_if(&ramps, !ramps.is_empty()),
         ]);
     }
-    table.render(paint)
+    let mut text = table.render(paint);
+    for line in limits.iter().filter_map(|limit| windows(limit, now_us)) {
+        text.push_str(&format!("{}\n", paint.dim(&printable(&line))));
+    }
+    text
+}
+
+/// When the next windows of a limit begin, and who says so.
+fn windows(limit: &ConfiguredLimitJson, now_us: u64) -> Option<String> {
+    let PolicyJson::FixedWindow { boundaries_us, calendar, .. } = &limit.policy else { return None };
+    let next: Vec<String> = boundaries_us
+        .iter()
+        .filter(|at| **at > now_us)
+        .take(NEXT_WINDOWS)
+        .map(|at| moment::absolute(*at))
+        .collect();
+    let next = if next.is_empty() { "none known".to_owned() } else { next.join(", ") };
+    let by = calendar.as_ref().map(|calendar| {
+        let (window, zone) = (calendar.window.as_str(), &calendar.time_zone);
+        format!(" (each {window} in {zone}; time zone database {})", calendar.tz_version)
+    });
+    Some(format!("{}: next windows begin {next}{}", limit.limit, by.unwrap_or_default()))
 }
 
 /// How a limit counts, in a word or two.
@@ -108,10 +159,23 @@ fn policy(policy: &PolicyJson) -> String {
     match policy {
         PolicyJson::TokenBucket => "bucket".to_owned(),
         PolicyJson::SlidingWindow { window_ms } => format!("in any {}", span_text(*window_ms)),
+        PolicyJson::FixedWindow { calendar: Some(calendar), .. } => {
+            format!("each {}", calendar.window.as_str())
+        }
         PolicyJson::FixedWindow { .. } => "fixed window".to_owned(),
         PolicyJson::InFlight { drain_ms: 0 } => "at once".to_owned(),
         PolicyJson::InFlight { drain_ms } => format!("at once, drain {}", span_text(*drain_ms)),
     }
+}
+
+/// What a look found.
+fn checked(outlook: &OutlookJson) -> String {
+    if outlook.would_admit {
+        return format!("yes: {}", outlook.message);
+    }
+    let after =
+        outlook.after_ms.map(|ms| format!("; not before {}", moment::length(ms.saturating_mul(1_000))));
+    format!("no: {}{}", outlook.message, after.unwrap_or_default())
 }
 
 /// The ramps that are under way.
@@ -124,18 +188,20 @@ fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
     under_way.collect::<Vec<_>>().join("; ")
 }
 
-/// The limit as it is sent: the server keeps what isn't given.
-fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
+/// The limit as it is sent: the server keeps what isn't given. With the problems that only show here: the server knows no time
+/// zones.
+fn merge(config: &ConfigJson, wanted: &LimitSet, now_us: u64) -> Result<(LimitJson, Vec<String>), Failure> {
     let mut limit = LimitJson::named(&wanted.name);
     limit.rate = wanted.rate;
     limit.burst = wanted.burst;
     limit.lease_ms = wanted.lease.map(Span::millis);
     limit.moved = wanted.moved;
-    limit.policy = wanted.policy.map(|policy| match policy {
-        PolicyKind::TokenBucket => LimitPolicyJson::TokenBucket,
-        PolicyKind::LeakyBucket => LimitPolicyJson::LeakyBucket,
-        PolicyKind::SlidingWindow => LimitPolicyJson::SlidingWindow,
+    limit.queue = wanted.queue;
+    limit.initial = wanted.initial.map(|initial| match initial {
+        InitialKind::Full => InitialJson::Full,
+        InitialKind::Empty => InitialJson::Empty,
     });
+    let mut problems = Vec::new();
     if let Some(meter) = &wanted.meter {
         limit.meter.clone_from(meter);
     }
@@ -146,15 +212,86 @@ fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
         limit.burst = wanted.concurrency;
     }
     let key = limit.key();
-    let is_it = |limit: &ConfiguredLimitJson| {
+    let is_it = |limit: &&ConfiguredLimitJson| {
         limit.limit == key.limit && limit.meter == key.meter && limit.tier == key.tier
     };
-    if limit.rate.is_none() && wanted.concurrency.is_none() && !config.limits.iter().any(is_it) {
+    let old = config.limits.iter().find(is_it);
+    match wanted.policy {
+        Some(PolicyKind::TokenBucket) => limit.policy = Some(LimitPolicyJson::TokenBucket),
+        Some(PolicyKind::LeakyBucket) => limit.policy = Some(LimitPolicyJson::LeakyBucket),
+        Some(PolicyKind::SlidingWindow) => limit.policy = Some(LimitPolicyJson::SlidingWindow),
+        Some(PolicyKind::FixedWindow) | None => {
+            limit.policy = fixed_window(wanted, old, now_us, &mut problems).or(limit.policy);
+        }
+    }
+    if !matches!(limit.policy, Some(LimitPolicyJson::FixedWindow { .. })) {
+        for (option, given) in
+            [("--time-zone", wanted.time_zone.is_some()), ("--window", wanted.window.is_some())]
+        {
+            if given {
+                problems.push(format!("{option} is given, allowed: only with --policy fixed-window"));
+            }
+        }
+    }
+    if limit.rate.is_none() && wanted.concurrency.is_none() && old.is_none() {
         let problem =
             format!("limit {key:?} doesn't exist yet: --rate is needed to create it", key = key.to_string());
         return Err(Failure::Failed(problem));
     }
-    Ok(limit)
+    Ok((limit, problems))
+}
+
+/// A fixed window with its first boundaries, where one is asked for or a limit's calendar changes.
+fn fixed_window(
+    wanted: &LimitSet,
+    old: Option<&ConfiguredLimitJson>,
+    now_us: u64,
+    problems: &mut Vec<String>,
+) -> Option<LimitPolicyJson> {
+    let calendar = match old.map(|old| &old.policy) {
+        Some(PolicyJson::FixedWindow { calendar, .. }) => calendar.as_ref(),
+        _ => None,
+    };
+    let is_asked_for = wanted.policy == Some(PolicyKind::FixedWindow);
+    let is_changed = calendar.is_some() && (wanted.window.is_some() || wanted.time_zone.is_some());
+    if !is_asked_for && !is_changed {
+        return None;
+    }
+    let window = match wanted.window {
+        Some(Window::Hour) => Some(WindowJson::Hour),
+        Some(Window::Day) => Some(WindowJson::Day),
+        Some(Window::Week) => Some(WindowJson::Week),
+        Some(Window::Month) => Some(WindowJson::Month),
+        None => wanted.rate.and_then(|rate| WindowJson::of_period(rate.period_ms)),
+    };
+    let window = window.or(calendar.map(|calendar| calendar.window));
+    let known = calendar.map(|calendar| calendar.time_zone.clone());
+    let time_zone = wanted.time_zone.clone().or(known).unwrap_or_else(|| "UTC".to_owned());
+    let (from, unit) = (LedgerTime(now_us), window.unwrap_or(WindowJson::Day).unit());
+    let (boundaries, calendar) = calendar::boundaries(unit, &time_zone, from)
+        .map_err(|error| problems.push(error.to_string()))
+        .or_else(|()| calendar::boundaries(unit, "UTC", from))
+        .ok()?;
+    Some(LimitPolicyJson::FixedWindow {
+        window,
+        time_zone: calendar.time_zone,
+        boundaries_us: boundaries.iter().map(|boundary| boundary.0).collect(),
+        tz_version: calendar.tz_version,
+    })
+}
+
+/// Everything that is wrong with a change of which some is known to be: the server says the rest.
+async fn refused(
+    session: &Session,
+    apply: ApplyJson,
+    mut problems: Vec<String>,
+) -> Result<Vec<String>, Failure> {
+    let apply = ApplyJson { dry_run: true, ..apply };
+    let answer = session.update(Workflow::Config, "apply", &apply).await?;
+    if let AppliedJson::Refused { problems: more } = answer.read()? {
+        problems.extend(more);
+    }
+    Ok(problems)
 }
 
 pub(super) fn base(change: &Change) -> ApplyJson {
@@ -209,7 +346,7 @@ fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
 mod tests {
     use super::*;
     use tollgate_workflows::config::view::{CoordinatorKnowsJson, EffectiveLimitJson, RampJson};
-    use tollgate_workflows::wire::config::{ExactRateJson, RateJson};
+    use tollgate_workflows::wire::config::{CalendarJson, ExactRateJson, RateJson};
     use tollgate_workflows::wire::status::UnreadableJson;
 
     const NOW: u64 = 1_796_043_897_000_000;
@@ -228,6 +365,9 @@ mod tests {
             burst: 16,
             policy: PolicyJson::TokenBucket,
             lease_ms: 8_000,
+            initial: InitialJson::Full,
+            queue: None,
+            escrowed: None,
             moved: false,
             effective: EffectiveLimitJson {
                 limit: name.to_owned(),
@@ -250,6 +390,7 @@ mod tests {
             version: "7.1".to_owned(),
             target_rate_milli: 10_000,
             limits: vec![limit("a", 50_000_000), limit("b", 73_216_549)],
+            calendar_error: String::new(),
             starting: false,
             coordinator: CoordinatorKnowsJson::default(),
             unreadable: UnreadableJson::default(),
@@ -264,6 +405,10 @@ mod tests {
             name: name.to_owned(),
             meter: None,
             policy: None,
+            window: None,
+            time_zone: None,
+            initial: None,
+            queue: None,
             concurrency: None,
             drain: None,
             rate: None,
@@ -277,15 +422,66 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_left_to_what_is_there() {
-        let sent = merge(&config(), &LimitSet { burst: Some(20), ..wanted("a") }).unwrap();
+        let (sent, _) = merge(&config(), &LimitSet { burst: Some(20), ..wanted("a") }, NOW).unwrap();
         assert_eq!((sent.rate, sent.burst, sent.lease_ms), (None, Some(20), None));
         let rate = RateJson { count: 9, period_ms: 60_000 };
         assert_eq!(
-            merge(&config(), &LimitSet { rate: Some(rate), ..wanted("new") }).unwrap().rate,
+            merge(&config(), &LimitSet { rate: Some(rate), ..wanted("new") }, NOW).unwrap().0.rate,
             Some(rate)
         );
-        let error = merge(&config(), &wanted("new")).unwrap_err().to_string();
+        let error = merge(&config(), &wanted("new"), NOW).unwrap_err().to_string();
         assert!(error.contains("--rate is needed"), "{error}");
+    }
+
+    #[test]
+    fn a_fixed_window_is_sent_with_its_first_boundaries_and_everything_wrong_is_listed() {
+        let day = RateJson { count: 1_000, period_ms: 86_400_000 };
+        let fixed = |time_zone: &str| LimitSet {
+            rate: Some(day),
+            policy: Some(PolicyKind::FixedWindow),
+            time_zone: Some(time_zone.to_owned()),
+            ..wanted("g")
+        };
+        let (sent, problems) = merge(&config(), &fixed("america/los_angeles"), NOW).unwrap();
+        assert!(problems.is_empty(), "{problems:?}");
+        let Some(LimitPolicyJson::FixedWindow { window, time_zone, boundaries_us, tz_version }) = sent.policy
+        else {
+            panic!("{sent:?}");
+        };
+        assert_eq!((window, time_zone.as_str()), (Some(WindowJson::Day), "America/Los_Angeles"));
+        // 2026-11-30 and 2026-12-01, midnight in Los Angeles.
+        assert_eq!(boundaries_us[..2], [1_796_025_600_000_000, 1_796_112_000_000_000]);
+        assert!(tz_version.starts_with("20"), "{tz_version}");
+        let (_, problems) = merge(&config(), &fixed("Nowhere"), NOW).unwrap();
+        assert!(problems.len() == 1 && problems[0].starts_with("time_zone is \"Nowhere\""), "{problems:?}");
+        let (_, problems) = merge(
+            &config(),
+            &LimitSet { time_zone: Some("UTC".to_owned()), window: Some(Window::Hour), ..wanted("a") },
+            NOW,
+        )
+        .unwrap();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+    }
+
+    #[test]
+    fn the_next_windows_are_shown_with_the_release_that_says_so() {
+        let calendar = CalendarJson {
+            window: WindowJson::Day,
+            time_zone: "Europe/Berlin".to_owned(),
+            tz_version: "2026f".to_owned(),
+        };
+        let policy = PolicyJson::FixedWindow {
+            boundaries_us: vec![NOW - 1, NOW + 5_000_000],
+            calendar: Some(calendar),
+            escrow: true,
+        };
+        let shown = render(&[ConfiguredLimitJson { policy, ..limit("g", 1) }], NOW, Paint::OFF);
+        assert!(
+            shown.ends_with(
+                "g: next windows begin 2026-11-30 13:05:02Z (each day in Europe/Berlin; time zone database 2026f)\n"
+            ),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -99,6 +99,10 @@ pub fn render_limit(detail: &LimitDetailJson, now_us: u64, paint: Paint) -> Stri
         let row = &cell.row;
         let figures = format!("{}: {}; as of {}", row.kind, row.kind_reason, clock(detail.now_us, now_us));
         text.push_str(&format!("\n{}\n", paint.dim(&printable(&figures))));
+        if !row.bound.is_empty() {
+            let bound = format!("promised: {}; costs {}", row.bound, row.bound_costs);
+            text.push_str(&format!("{}\n", paint.dim(&printable(&bound))));
+        }
         if detail.cells.len() > 1 {
             text.push_str(&format!("{}\n", paint.bold(&printable(&key_text(row)))));
         }

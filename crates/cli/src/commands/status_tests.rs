@@ -32,6 +32,8 @@ pub(crate) fn row(limit: &str, rate: u64) -> LimitRowJson {
         used_micro: None,
         starving: None,
         recovering_until_us: None,
+        bound: "at most 16 + 50/s * t in any interval t".to_owned(),
+        bound_costs: "about 3%".to_owned(),
         removed: false,
     }
 }
@@ -169,6 +171,7 @@ fn one_limit_shows_who_holds_it_and_who_is_late() {
          api    50/s         16  12345   3.2  98%        0        5  shares\n\
          \n\
          shares: 10.000 tokens per worker and heartbeat, 4 of burst 16 needed at once; as of 13:04:57Z\n\
+         promised: at most 16 + 50/s * t in any interval t; costs about 3%\n\
          WORKER    SHARE  CAP  DEMAND     WAITING  EXPIRES              SEEN                  ACKNOWLEDGED  INCARNATION\n\
          worker-1    50%  8.0  25.5/s  4 for 3.0s  in 7.0s (13:05:04Z)  1.0s ago (13:04:56Z)  yes           01234567\n\
          -           <1%  8.0  25.5/s           0  over (13:04:56Z)     14s ago (13:04:43Z)   not yet       01234567\n"

@@ -26,4 +26,5 @@ mod secure;
 mod signals;
 mod stopping;
 mod strict;
+mod windows;
 mod world;

@@ -56,6 +56,7 @@ const NAMESPACES: &[&str] = &[
     "explain",
     "files",
     "starving",
+    "windows",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);

@@ -11,12 +11,13 @@
 
 use super::alloc_share::{self, Kind};
 use super::conserved::{Away, counted_under};
+use super::escrow::Kept;
 use super::explain::{Room, Unserved};
 use super::holders::{Holders, share_of};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
-use crate::limit::{CellConfig, LEASE_MAX, counted};
+use crate::limit::{CellConfig, Initial, LEASE_MAX, counted};
 use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, LeaseTerms};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, LedgerTime, Share, Span};
@@ -155,6 +156,8 @@ pub struct Cell {
     pub short: Share,
     /// How much of the rate was used lately.
     pub room: Room,
+    /// What is known of a keeper of what may have been drawn.
+    pub kept: Kept,
 }
 
 impl Holding {
@@ -197,7 +200,7 @@ pub(super) struct Out {
 }
 
 impl Cell {
-    /// A cell that nobody holds anything of. It starts full unless something may be out that it doesn't know.
+    /// A cell that nobody holds anything of. It starts full, unless it shall not, or something may be out that it doesn't know.
     pub fn new(
         now: LedgerTime,
         config: CellConfig,
@@ -207,9 +210,11 @@ impl Cell {
         let alone =
             (!config.fresh && rules.keeps(Rule::RecoverWithoutMemory)).then(|| now + counted(LEASE_MAX));
         let recovering_until = recovering_until.max(alone);
-        let free = if recovering_until.is_some() { Amount::ZERO } else { config.burst.at(now) };
+        let all = config.burst.at(now);
+        let is_empty = config.initial == Initial::Empty;
+        let free = if recovering_until.is_some() || is_empty { Amount::ZERO } else { all };
         let kind = if config.policy.conserves() { Kind::Permits } else { Kind::Shares };
-        Cell {
+        let mut cell = Cell {
             config,
             free,
             at: now,
@@ -225,7 +230,12 @@ impl Cell {
             short_until: now,
             short: Share::ZERO,
             room: Room::begin(now, 0),
+            kept: Kept::default(),
+        };
+        if is_empty && cell.config.policy.conserves() {
+            cell.put_away(cell.config.policy.returns_at(now), all);
         }
+        cell
     }
 
     /// Takes on a new configuration. What is out stays counted.
@@ -249,6 +259,7 @@ impl Cell {
         self.away = Away::default();
         self.holders.clear();
         self.strict.clear();
+        self.kept = Kept::default();
         self.room = Room::begin(now, self.used);
     }
 
@@ -566,6 +577,7 @@ impl Cell {
             scarce: false,
             confirm: false,
             due: None,
+            queue: self.config.queue,
         }
     }
 

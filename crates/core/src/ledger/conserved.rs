@@ -14,7 +14,7 @@
 use super::alloc_share::{Kind, Wish, waiting_before, water_level};
 use super::cell::{Cell, Holder, Holding, Place, Turn};
 use crate::client::kept;
-use crate::limit::{counted, whole_tokens};
+use crate::limit::{MARGIN, counted, whole_tokens};
 use crate::message::{CellReport, LeaseTerms};
 use crate::policy::Policy;
 use crate::rules::{Rule, Rules};
@@ -64,8 +64,7 @@ impl Away {
         if tokens <= Amount::ZERO {
             return;
         }
-        let grain = grain.max(GRAIN_MIN).0;
-        let until = until.0.div_ceil(grain).checked_mul(grain).map_or(until, LedgerTime);
+        let until = away_until(until, grain);
         let last = self.groups.last_key_value().map(|(last, _)| *last);
         let full = self.groups.len() >= AWAY_MAX;
         let until = if full { last.map_or(until, |last| last.max(until)) } else { until };
@@ -93,6 +92,20 @@ impl Away {
         let moved = |until: LedgerTime| LedgerTime(until.0.saturating_sub(before.0)) + after;
         self.groups = core::mem::take(&mut self.groups).into_iter().map(|(at, n)| (moved(at), n)).collect();
     }
+
+    /// Moves the groups that are away until a time that `is_known` doesn't know to `until`.
+    fn rename(&mut self, is_known: impl Fn(LedgerTime) -> bool, until: LedgerTime) {
+        for at in self.groups.keys().copied().filter(|at| !is_known(*at)).collect::<Vec<_>>() {
+            let tokens = self.groups.remove(&at).unwrap_or_default();
+            *self.groups.entry(until).or_default() += tokens;
+        }
+    }
+}
+
+/// The end of the group whose tokens are usable again at `until`.
+fn away_until(until: LedgerTime, grain: Span) -> LedgerTime {
+    let grain = grain.max(GRAIN_MIN).0;
+    until.0.div_ceil(grain).checked_mul(grain).map_or(until, LedgerTime)
 }
 
 impl Cell {
@@ -110,7 +123,7 @@ impl Cell {
                 self.put_away(self.lost_at(stop), out.cap - left);
             }
             if recovery == Some(stop) && rules.keeps(Rule::UnclaimedCountsAsUsed) {
-                let unclaimed = self.config.burst.at(stop) - left - self.away.total();
+                let unclaimed = self.may_have_been_used() - left - self.away.total();
                 self.put_away(self.config.policy.returns_at(stop), unclaimed);
             }
             self.at = stop;
@@ -143,7 +156,7 @@ impl Cell {
     /// Tokens that nobody holds and that are usable now, within the smallest burst of a lease's time.
     fn lendable(&self, turn: &Turn) -> Amount {
         let fallen = self.config.burst.at(turn.now) - self.burst_for_lease(turn);
-        self.free - fallen.at_least_zero()
+        (self.free - fallen.at_least_zero()).min(self.escrow_room(turn.now, turn.rules))
     }
 
     /// A request has settled what counted `before`. Whoever says what it acts on has given up what it doesn't claim, or has
@@ -189,6 +202,12 @@ impl Cell {
                 });
                 self.strict.values_mut().for_each(|strict| strict.extend(more));
                 self.away.shift(Span::ZERO, more);
+            }
+            (Policy::FixedWindow { .. }, Policy::FixedWindow { boundaries, .. }) => {
+                // What was to come back at a boundary that isn't one any more, or at none that was known, was used by now.
+                let at = |boundary: LedgerTime| away_until(boundary + MARGIN, GRAIN_MIN);
+                let is_known = |until| boundaries.iter().any(|boundary| at(*boundary) == until);
+                self.away.rename(is_known, away_until(policy.returns_at(now), GRAIN_MIN));
             }
             (before, after) if core::mem::discriminant(before) == core::mem::discriminant(after) => {}
             _ => {
@@ -292,7 +311,7 @@ impl Cell {
     }
 
     /// When tokens come back that are away, where that is known.
-    fn next_return(&self, now: LedgerTime) -> Option<LedgerTime> {
+    pub(super) fn next_return(&self, now: LedgerTime) -> Option<LedgerTime> {
         self.away.groups().map(|(at, _)| at).find(|at| *at > now && at.0 < u64::MAX)
     }
 }

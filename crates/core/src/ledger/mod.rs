@@ -7,8 +7,10 @@
 pub mod alloc_share;
 pub mod cell;
 pub mod conserved;
+pub mod escrow;
 pub mod explain;
 pub mod holders;
+pub mod outlook;
 pub mod strict;
 pub mod view;
 
@@ -24,6 +26,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use cell::{Cell, Holder, Turn};
+use escrow::Escrow;
 use strict::{Acquire, AcquireOutcome, GrantRecord, Settle};
 
 /// The most limits' cells in one group, removed ones that are still remembered included.
@@ -182,6 +185,13 @@ pub enum Input {
         /// The new epoch.
         epoch: u64,
     },
+    /// A keeper has answered what [`Ledger::escrow_asks`] had it told.
+    Escrowed {
+        /// Which cell's.
+        key: CellKey,
+        /// What it keeps in mind.
+        escrow: Escrow,
+    },
     /// Time has passed; serves who waits.
     Tick,
 }
@@ -330,6 +340,13 @@ impl Ledger {
             }
             Input::Forget { epoch } => {
                 self.forget(now, epoch);
+                Output::Done
+            }
+            Input::Escrowed { key, escrow } => {
+                if let Some(cell) = self.state.cells.get_mut(&key) {
+                    cell.advance(now, self.rules);
+                    cell.escrowed(escrow);
+                }
                 Output::Done
             }
             Input::Tick => {
@@ -628,6 +645,7 @@ impl Ledger {
                 cell.advance(now, self.rules);
             }
             cell.serve(now, &mut self.state.records, self.rules);
+            cell.plan_escrow(now);
         }
         let over = self.state.records.len().saturating_sub(GRANT_RECORDS_MAX);
         self.state.records.drain(..over);

@@ -329,7 +329,7 @@ impl Cell {
         let falls = burst < self.config.burst.at(now);
         let out = out + self.away.total();
         let usable = if falls { self.free.min(burst - out) } else { self.free };
-        usable - Amount::tokens(ahead)
+        usable.min(self.escrow_room(now, rules)) - Amount::tokens(ahead)
     }
 
     /// Ends what has run out, and grants to those whom the ledger serves by itself, in their order.
@@ -389,7 +389,8 @@ impl Cell {
         if let Some(until) = self.recovering_until {
             return Some(until);
         }
-        let usable = self.free - Amount::tokens(waiting_before(self, Some(number), now));
+        let room = self.escrow_room(now, Rules::ALL);
+        let usable = self.free.min(room) - Amount::tokens(waiting_before(self, Some(number), now));
         let due = strict_time(self, now, Amount::tokens(cost) - usable).unwrap_or(TICK_UNSURE);
         Some(now + Span(due.0.max(TICK_MIN.0)))
     }

@@ -11,6 +11,9 @@ use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::string::String;
 use alloc::vec::Vec;
 
+/// A keeper that hasn't answered for so long is told of.
+const KEEPER_SILENT: Span = Span::from_secs(5);
+
 /// One cell, for people and scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellView {
@@ -30,6 +33,8 @@ pub struct CellView {
     pub free: Amount,
     /// Conserved tokens that nobody accounts for and that are not usable yet.
     pub away: Amount,
+    /// Whether the keeper of what may have been drawn hasn't answered for a while: no more is lent until it does.
+    pub keeper_silent: bool,
     /// Shares that are out.
     pub share: Share,
     /// Caps that are out.
@@ -115,6 +120,7 @@ impl Ledger {
             // After a cut more may be out than there is: that is no debt.
             free: if cell.config.policy.conserves() { cell.free.at_least_zero() } else { cell.free },
             away: cell.away.total(),
+            keeper_silent: cell.kept.told.is_some() && cell.kept.told_at + KEEPER_SILENT <= now,
             share,
             cap,
             kind: cell.kind,

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
-use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Request};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
@@ -135,6 +135,8 @@ impl Fleet {
             policy: Policy::TokenBucket,
             lease: LEASE,
             fresh: true,
+            initial: Initial::Full,
+            queue: None,
         };
         let mut ledger = Ledger::new(Start::First, 7, now);
         let configure = Configure {

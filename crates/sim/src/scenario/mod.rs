@@ -83,7 +83,7 @@ impl Scenario {
         match &self.config.policy {
             Policy::TokenBucket => How::Minted,
             Policy::SlidingWindow { window } => How::After(window.0),
-            Policy::FixedWindow { boundaries } => {
+            Policy::FixedWindow { boundaries, .. } => {
                 let at = |boundary: &LedgerTime| i128::from(boundary.0) - LEDGER_ZERO;
                 How::At(boundaries.iter().filter_map(|boundary| u64::try_from(at(boundary)).ok()).collect())
             }

@@ -14,7 +14,7 @@ const MINUTE: u64 = 60 * SECOND;
 
 type Draw = fn(&mut Rng) -> Scenario;
 
-pub(super) const ALL: [(&str, Draw); 24] = [
+pub(super) const ALL: [(&str, Draw); 26] = [
     ("doorman-1", |rng| doorman(rng, 5, 10 * MINUTE)),
     ("doorman-2", |rng| away(rng, 20)),
     ("doorman-3", |rng| away(rng, 50)),
@@ -35,6 +35,8 @@ pub(super) const ALL: [(&str, Draw); 24] = [
     ("sliding-window-60", |rng| sliding(rng, 1_000, 60)),
     ("sliding-window-100", |rng| sliding(rng, 100, 10)),
     ("fixed-window", fixed_window),
+    ("leaky-bucket", |rng| leaky_bucket(rng, 20)),
+    ("leaky-bucket-1", |rng| leaky_bucket(rng, 1)),
     ("in-flight", |rng| in_flight(rng, 1_000)),
     ("in-flight-100", |rng| in_flight(rng, 100)),
     ("conserved-chaos", conserved_chaos),
@@ -238,6 +240,19 @@ fn small_burst(rng: &mut Rng) -> Scenario {
     scenario
 }
 
+/// Evenly spaced: a burst of one, wanted by eight workers a fifth faster than it comes. The bound of such a bucket is that no two
+/// are admitted within the time that one takes.
+fn leaky_bucket(rng: &mut Rng, per_second: u64) -> Scenario {
+    let length = 5 * MINUTE;
+    let loads = (0..8).map(|_| Load::steady(per_second * 150)).collect();
+    let mut scenario = fleet(rng, Rate::per_second(per_second), 1, 15, length, loads);
+    scenario.tick = 5_000;
+    scenario.patience = MINUTE;
+    scenario.window = MINUTE;
+    scenario.served_within = 3 * MINUTE;
+    scenario
+}
+
 /// The ledger loses its memory under full load.
 fn forgets(rng: &mut Rng, by_reset: bool) -> Scenario {
     let length = 6 * MINUTE;
@@ -286,7 +301,8 @@ fn fixed_window(rng: &mut Rng) -> Scenario {
     let loads = skewed(rng, 100, length);
     let mut scenario = fleet(rng, Rate::new(3_000, Span::from_secs(60)), 3_000, 5, length, loads);
     let boundaries = (0..10).map(|minute| LedgerZero(LEDGER_ZERO).ledger_time(minute * MINUTE));
-    scenario.config.policy = Policy::FixedWindow { boundaries: boundaries.collect() };
+    scenario.config.policy =
+        Policy::FixedWindow { boundaries: boundaries.collect(), calendar: None, escrow: true };
     scenario.patience = 20 * SECOND;
     scenario.window = 2 * MINUTE;
     scenario.served_within = 3 * MINUTE;
@@ -323,7 +339,11 @@ fn conserved_chaos(rng: &mut Rng) -> Scenario {
         1 => {
             let every = (window.max(lease) + 3) * SECOND;
             let begins = (0..100).map(|index| LedgerZero(LEDGER_ZERO).ledger_time(index * every));
-            Policy::FixedWindow { boundaries: begins.collect() }
+            Policy::FixedWindow {
+                boundaries: begins.collect(),
+                calendar: None,
+                escrow: window.is_multiple_of(2),
+            }
         }
         _ => Policy::InFlight { drain: Span::from_millis(rng.below(5_000)) },
     };
@@ -380,7 +400,11 @@ fn reconfigure(rng: &mut Rng) -> Scenario {
             2 => Happening::Policy(Policy::InFlight { drain: Span::from_millis(rng.below(3_000)) }),
             3 => {
                 let begins = (0..120).map(|index| LedgerZero(LEDGER_ZERO).ledger_time(index * 10 * SECOND));
-                Happening::Policy(Policy::FixedWindow { boundaries: begins.collect() })
+                Happening::Policy(Policy::FixedWindow {
+                    boundaries: begins.collect(),
+                    calendar: None,
+                    escrow: true,
+                })
             }
             4 => Happening::Capacity { tokens: 5 + rng.below(60), over: Span(rng.below(5 * SECOND)) },
             _ => Happening::Rate {

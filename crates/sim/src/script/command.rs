@@ -2,7 +2,7 @@
 //! `api`, `api:tier` or `api@meter:tier`; where a limit may be left out, it is the first one.
 //!
 //! ```text
-//! limit LIMIT rate=100/s burst=20 [lease=10s]        adds or changes a limit, at once
+//! limit LIMIT rate=100/s burst=20 [lease=10s] [empty]   adds or changes a limit, at once
 //! configure [LIMIT [rate=[A->]B] [burst=[A->]B] [over=15s] [lease=..] [moved] | LIMIT remove] [version=RUN.N]
 //! worker W [drift=+1000ppm] [wall=+2s]               leases every limit that there is
 //! borrow W LIMIT                                     leases it for a higher tier
@@ -21,7 +21,8 @@
 //! pause W   suspend W [clock-stops]   resume W   crash W   restart W   fork W COPY   revoke W   evict W
 //! acquire ID [LIMIT] [cost=1] [lease=10s] [auto]     use ID      settle ID [LIMIT] used=1
 //! ledger down|up|tick|snapshot|reset [unnoticed]|forget|amnesia [first]|step [by=+1s]
-//! wait 10s      status      explain [W|LIMIT]      check
+//! keeper up|down                                     of what may have been drawn: whether it can be reached
+//! wait 10s      status      explain [W|LIMIT]      look [LIMIT] [cost=1] [count=1]      check
 //! ```
 
 use super::args::{self, Args};
@@ -33,7 +34,7 @@ use std::collections::BTreeMap;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::Input;
 use tollgate_core::ledger::strict::{Acquire, Settle};
-use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 
@@ -83,6 +84,12 @@ pub fn execute(world: &mut World, line: &str) -> Lines {
             Ok(show::status(world.ledger()))
         }
         "explain" => explain(world, &mut args),
+        "look" => look(world, &mut args),
+        "keeper" => {
+            let up = args.word("up or down")? == "up";
+            world.set_keeper_up(up);
+            Ok(Vec::new())
+        }
         "check" => Ok(world
             .verdicts()
             .iter()
@@ -143,6 +150,8 @@ fn changed(
         policy: Policy::TokenBucket,
         lease: LEASE_DEFAULT,
         fresh: true,
+        initial: Initial::Full,
+        queue: None,
     });
     if let Some((from, to)) = args.get("rate", args::change(args::rate))? {
         let base = from.map_or(config.rate, RateCurve::constant);
@@ -162,13 +171,18 @@ fn changed(
     if let Some(boundaries) = args.get("boundaries", args::list(args::span))? {
         // In scripts they are given in true time.
         let at = |after: &Span| world.zero().ledger_time(after.0);
-        config.policy = Policy::FixedWindow { boundaries: boundaries.iter().map(at).collect() };
+        let escrow = args.flag("escrow");
+        config.policy =
+            Policy::FixedWindow { boundaries: boundaries.iter().map(at).collect(), calendar: None, escrow };
     }
     if args.flag("minted") {
         config.policy = Policy::TokenBucket;
     }
     config.lease = args.get_or("lease", args::span, config.lease)?;
     config.fresh = !args.flag("moved");
+    if args.flag("empty") {
+        config.initial = Initial::Empty;
+    }
     Ok(config)
 }
 
@@ -318,6 +332,16 @@ fn explain(world: &mut World, args: &mut Args) -> Lines {
     }
     let only = name.map(|name| args::key(&name).ok_or("not a limit's name")).transpose()?;
     Ok(explained::limits(world.ledger(), only.as_ref()))
+}
+
+fn look(world: &World, args: &mut Args) -> Lines {
+    let named = args.optional().and_then(|text| args::key(&text));
+    let key = named.map_or_else(|| limit_of(world, args), Ok)?;
+    let (cost, count) = (args.get_or("cost", args::number, 1)?, args.get_or("count", args::number, 1)?);
+    let found = world.ledger().would_admit(&key, cost, count, world.ledger_time());
+    Ok(vec![
+        found.map_or_else(|| format!("{key}: unknown"), |outlook| show::outlook(&key.to_string(), &outlook)),
+    ])
 }
 
 fn ledger(world: &mut World, args: &mut Args) -> Lines {

@@ -5,6 +5,7 @@ use crate::world::{Delivered, Down, Failure, State};
 use tollgate_core::bucket::Refusal;
 use tollgate_core::ledger::Ledger;
 use tollgate_core::ledger::alloc_share::Kind;
+use tollgate_core::ledger::outlook::{Obstacle, Outlook};
 use tollgate_core::ledger::strict::AcquireOutcome;
 use tollgate_core::ledger::{Output, view::CellView};
 use tollgate_core::message::{CellOutcome, CellReport, Reply, Request, RequestError};
@@ -70,6 +71,18 @@ fn report(cell: &CellReport, named: bool) -> String {
         }
     }
     text
+}
+
+/// What a look found.
+pub fn outlook(name: &str, outlook: &Outlook) -> String {
+    let why = match outlook.obstacle {
+        None => "would be admitted",
+        Some(Obstacle::CostAboveBurst) => "the cost is above the burst",
+        Some(Obstacle::Recovering) => "recovering",
+        Some(Obstacle::TooLittle) => "too little",
+    };
+    let after = outlook.after.map(|after| format!(", not before {}", span(after))).unwrap_or_default();
+    format!("{name}: {why}, {} of {} there{after}", outlook.available, outlook.burst)
 }
 
 /// What a reply says.

@@ -158,7 +158,7 @@ impl Book {
         policy: &Policy,
         burst_until: u64,
     ) {
-        if let Policy::FixedWindow { boundaries } = policy {
+        if let Policy::FixedWindow { boundaries, .. } = policy {
             self.boundaries.extend(boundaries.iter().map(|boundary| zero.true_time(*boundary)));
             self.boundaries.sort_unstable();
             self.boundaries.dedup();

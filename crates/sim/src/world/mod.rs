@@ -19,6 +19,7 @@ use crate::rng::Rng;
 use std::collections::BTreeMap;
 use tollgate_core::bucket::PlainLevel;
 use tollgate_core::client::{Action, AfterRefusal, Client};
+use tollgate_core::ledger::escrow::Escrow;
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
 use tollgate_core::message::{Incarnation, Reply, Request, RequestError};
@@ -122,6 +123,9 @@ pub struct World {
     epoch: u64,
     config: Configure,
     snapshots: Vec<Ledger>,
+    /// What a keeper keeps in mind, and whether it can be reached.
+    keeper: BTreeMap<CellKey, Escrow>,
+    keeper_up: bool,
     permits: BTreeMap<String, Permit>,
 }
 
@@ -147,6 +151,8 @@ impl World {
                 cells: Vec::new(),
             },
             snapshots: Vec::new(),
+            keeper: BTreeMap::new(),
+            keeper_up: true,
             permits: BTreeMap::new(),
         }
     }
@@ -242,7 +248,28 @@ impl World {
         if !self.ledger_up {
             return Err(Failure::LedgerDown);
         }
-        Ok(self.ledger.apply(self.ledger_time(), input))
+        let output = self.ledger.apply(self.ledger_time(), input);
+        self.tell_keeper();
+        Ok(output)
+    }
+
+    /// Whether the keeper of what may have been drawn can be reached.
+    pub fn set_keeper_up(&mut self, up: bool) {
+        self.keeper_up = up;
+        self.tell_keeper();
+    }
+
+    /// Tells the keeper what it has to be told, and the ledger its answers.
+    fn tell_keeper(&mut self) {
+        while self.keeper_up
+            && self.ledger_up
+            && let Some((key, told)) = self.ledger.escrow_asks().into_iter().next()
+        {
+            let kept = self.keeper.entry(key.clone()).or_insert(Escrow::ALL);
+            *kept = kept.told(told);
+            let input = Input::Escrowed { key, escrow: *kept };
+            self.ledger.apply(self.ledger_time(), input);
+        }
     }
 
     /// Sends the ledger a full configuration under `version`, or under the next one.

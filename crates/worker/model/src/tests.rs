@@ -169,6 +169,7 @@ fn lease(mint: &mut Mint, level: &AtomicLevel, seq: u64, sent: u64, tokens: u64)
         scarce: false,
         confirm: false,
         due: None,
+        queue: None,
     };
     assert!(mint.apply(level, &arrival, &terms));
 }

@@ -70,6 +70,14 @@ impl TestLimit {
         self
     }
 
+    /// How many may wait for it in one gate; others are refused at once with
+    /// [`QueueFull`](crate::Reason::QueueFull).
+    #[must_use]
+    pub fn queue(mut self, waiting: u64) -> TestLimit {
+        self.config.queue = Some(waiting);
+        self
+    }
+
     /// Begins empty, as if others had just used all of it. What gates hold already stays with them.
     #[must_use]
     pub fn used_up(mut self) -> TestLimit {

@@ -7,6 +7,7 @@
 )]
 
 mod asking;
+mod bounded;
 #[cfg(unix)]
 mod forking;
 mod in_flight;

@@ -502,3 +502,128 @@ fn what_contradicts_itself_is_refused_whole() {
         ]
     );
 }
+
+/// A fixed window of a day whose boundaries begin in the last hour, `count` of them.
+fn daily(name: &str, count: u64) -> String {
+    let boundaries: Vec<String> =
+        (0..count).map(|n| (BEGAN - 3_600_000_000 + n * 86_400_000_000).to_string()).collect();
+    format!(
+        r#"{{"name":"{name}","rate":{{"count":1000,"period_ms":86400000}},"policy":{{"kind":"fixed_window",
+        "time_zone":"America/Los_Angeles","tz_version":"2026f","boundaries_us":[{}]}}}}"#,
+        boundaries.join(",")
+    )
+}
+
+#[test]
+fn a_fixed_window_is_what_its_rate_says_and_follows_the_calendar() {
+    let mut book = book();
+    assert_eq!(
+        book.apply(at(1), &set(&daily("g", 3))).unwrap().changes,
+        ["g: created, 1000 in a fixed window of a day in America/Los_Angeles, by time zones 2026f, up to \
+          2001-09-11 00:46:40Z, lease 15 s"]
+    );
+    assert_eq!(book.apply(at(2), &set(&daily("g", 3))).unwrap().changes.len(), 0);
+    let more = set(r#"{"name":"g","rate":{"count":2000,"period_ms":86400000}}"#);
+    assert_eq!(
+        book.apply(at(3), &more).unwrap().changes,
+        ["g: rate 1000/day -> 2000/day over 60 s", "g: burst 1000 -> 2000 over 60 s"]
+    );
+    let bucket = set(r#"{"name":"g","policy":{"kind":"token_bucket"}}"#);
+    assert_eq!(book.apply(at(4), &bucket).unwrap().changes.len(), 1);
+    assert_eq!(book.renewal_due(), None);
+}
+
+#[test]
+fn contradictions_of_fixed_windows_are_refused_whole_with_every_problem() {
+    let mut book = book();
+    book.apply(at(1), &set(&daily("g", 3))).unwrap();
+    let fixed = |name: &str, rest: &str| {
+        format!(
+            r#"{{"name":"{name}","policy":{{"kind":"fixed_window"{rest}}},"rate":{{"count":5,"period_ms":86400000}}}}"#
+        )
+    };
+    let list = [
+        fixed("a", ""),
+        fixed("b", r#","boundaries_us":[5,4]"#),
+        fixed("c", &format!(r#","boundaries_us":[{BEGAN},{}]"#, BEGAN + 14_000_000)),
+        fixed("d", r#","boundaries_us":[1,100000000]"#),
+        fixed("e", &format!(r#","window":"hour","boundaries_us":[{}]"#, BEGAN * 2)),
+        format!(
+            r#"{{"name":"f","policy":{{"kind":"fixed_window","window":"week","time_zone":"","boundaries_us":[{}]}},"burst":3}}"#,
+            BEGAN * 2
+        ),
+        r#"{"name":"g","rate":{"count":5,"period_ms":3600000}}"#.to_owned(),
+        r#"{"name":"h","rate":{"count":5,"period_ms":1000},"queue":1000001}"#.to_owned(),
+        r#"{"name":"i","policy":{"kind":"in_flight"},"burst":3,"initial":"empty"}"#.to_owned(),
+    ];
+    let told = problems(&mut book, &format!(r#"{{"set":[{}]}}"#, list.join(",")));
+    let disorder = "allowed: 1 to 128 rising times, each a lease or more apart";
+    assert_eq!(
+        told,
+        [
+            format!(r#"limit "a": boundaries is 0 of them, {disorder}"#),
+            format!(r#"limit "b": boundaries is 2 of them, {disorder}"#),
+            format!(r#"limit "c": boundaries is 2 of them, {disorder}"#),
+            r#"limit "d": boundaries_us: none is to come, allowed: at least one"#.to_owned(),
+            r#"limit "e": rate is per 86400 s, allowed: per hour, which is the window"#.to_owned(),
+            r#"limit "f": burst is given, allowed: none with a fixed window; its rate says it all"#.to_owned(),
+            r#"limit "f": rate is missing: so many in any window of its period"#.to_owned(),
+            r#"limit "f": time_zone is "" (0 bytes), allowed: 1 to 64 bytes of text"#.to_owned(),
+            r#"limit "g": rate is per 3600 s, allowed: per day, which is the window"#.to_owned(),
+            r#"limit "h": queue is 1000001, allowed: 0 to 1000000 that wait in a process"#.to_owned(),
+            r#"limit "i": initial is empty, allowed: full where what is in flight is counted: nothing is, at first"#
+                .to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn boundaries_are_renewed_before_they_run_out_and_told_of_only_when_another_release_says_so() {
+    let day = 86_400_000;
+    let mut book = book();
+    book.apply(at(1), &set(&format!("{},{}", daily("g", 33), daily("h", 33)))).unwrap();
+    // Sixteen of 32 are still to come.
+    let due = book.renewal_due().unwrap();
+    assert_eq!(due, LedgerTime(BEGAN - 3_600_000_000 + 16 * day * 1_000));
+    assert!(book.renewals(LedgerTime(due.0 - 1)).is_empty());
+    let [calendar] = &book.renewals(due)[..] else { panic!("two limits, one calendar") };
+    let (version, entries) = (book.version, book.history.len());
+    let later: Vec<LedgerTime> = (0..33).map(|n| due + Span::from_millis(n * day)).collect();
+    book.renew(due, calendar, &later).unwrap();
+    assert_eq!((book.version.n, book.history.len()), (version.n + 1, entries));
+    for name in ["g", "h"] {
+        let Policy::FixedWindow { boundaries, .. } = &book.cells[&CellKey::of(name)].policy else { panic!() };
+        assert_eq!(*boundaries, later);
+    }
+    assert_eq!(book.renewal_due(), Some(due + Span::from_millis(16 * day)));
+    book.renew(due, calendar, &later).unwrap();
+    assert_eq!(book.version.n, version.n + 1, "the same again is no change");
+    let newer = Calendar { tz_version: "2027a".to_owned(), ..calendar.clone() };
+    book.renew(due, &newer, &later).unwrap();
+    assert_eq!(
+        book.history.back().unwrap().lines,
+        ["g: time zones 2026f -> 2027a", "h: time zones 2026f -> 2027a"]
+    );
+    let before = book.clone();
+    for bad in [&[][..], &later[..1], &[later[3], later[2]]] {
+        assert!(book.renew(due, &newer, bad).is_err(), "{bad:?}");
+    }
+    assert_eq!(book, before);
+}
+
+#[test]
+fn how_a_limit_begins_and_how_many_wait_is_kept() {
+    let mut book = book();
+    let json =
+        r#"{"name":"l","policy":{"kind":"leaky_bucket"},"rate":{"count":5},"queue":10,"initial":"empty"}"#;
+    assert_eq!(
+        book.apply(at(1), &set(json)).unwrap().changes,
+        ["l: created, rate 5/s, burst 1, lease 15 s, queue 10, empty at first"]
+    );
+    let json = r#"{"name":"l","queue":0}"#;
+    assert_eq!(book.apply(at(2), &set(json)).unwrap().changes, ["l: queue 10 -> 0"]);
+    let cell = &book.cells[&CellKey::of("l")];
+    assert_eq!((cell.queue, cell.initial), (Some(0), Initial::Empty));
+    let json = r#"{"name":"api","queue":7}"#;
+    assert_eq!(book.apply(at(3), &set(json)).unwrap().changes, ["api: queue as the process says -> 7"]);
+}
