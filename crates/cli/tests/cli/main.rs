@@ -16,6 +16,7 @@ mod hostile;
 mod inworkflow;
 mod jobs;
 mod life;
+mod limits;
 mod load;
 mod past;
 mod python;

@@ -55,6 +55,9 @@ const NAMESPACES: &[&str] = &[
     "mtls",
     "explain",
     "starving",
+    "names",
+    "figures",
+    "fifty",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
