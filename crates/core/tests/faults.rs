@@ -10,7 +10,7 @@ use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Ended, STRICT_MAX, 
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Version};
 use tollgate_core::message::{Incarnation, LeaseName, LeaseTerms};
-use tollgate_core::policy::Terms;
+use tollgate_core::policy::{Policy, Terms};
 use tollgate_core::rules::Rules;
 use tollgate_core::units::{Amount, BootTime, LedgerTime, Share, Span, WallTime};
 
@@ -69,19 +69,26 @@ struct Books {
 
 impl Books {
     fn new(rate: Rate, burst: u64) -> Books {
+        Books::under(Policy::TokenBucket, rate, burst)
+    }
+
+    fn under(policy: Policy, rate: Rate, burst: u64) -> Books {
         let mut books = Books { ledger: Ledger::new(Start::First, 1, LedgerTime(0)), ids: 0 };
-        let cells = vec![CellConfig::constant("api", rate, burst, Span::from_secs(10))];
+        let cells =
+            vec![CellConfig { policy, ..CellConfig::constant("api", rate, burst, Span::from_secs(10)) }];
         let configure = Configure { version: Version { run: 1, n: 1 }, settings: Settings::default(), cells };
         assert_eq!(books.ledger.apply(LedgerTime(0), Input::Configure(configure)), Output::Configured);
         books
     }
 
     fn acquires(&mut self, micros: u64, cost: u64) -> AcquireOutcome {
+        self.asks(micros, cost, Span::from_secs(10), false)
+    }
+
+    fn asks(&mut self, micros: u64, cost: u64, lease: Span, auto: bool) -> AcquireOutcome {
         self.ids += 1;
         let id = format!("id-{}", self.ids);
-        let lease = Span::from_secs(10);
-        let acquire =
-            Acquire { id, client: "test".into(), key: CellKey::of("api"), cost, lease, auto: false };
+        let acquire = Acquire { id, client: "test".into(), key: CellKey::of("api"), cost, lease, auto };
         let Output::Acquired(outcome) = self.ledger.apply(LedgerTime(micros), Input::Acquire(acquire)) else {
             panic!("an acquire is answered");
         };
@@ -304,6 +311,51 @@ fn a_permit_of_which_nobody_speaks_ends_by_itself_and_many_cost_few_timers() {
     assert_eq!(records.iter().filter(|record| record.how == Ended::Expired).count(), 100);
     // 10 s and what a lease is counted longer than its owner does, and up to a second.
     assert!(records.iter().all(|record| (secs(11)..=secs(14)).contains(&record.at.0)), "{records:?}");
+}
+
+/// The ledger's own timers until the permit asked for last is granted or gives up, as (how many, when the last one was).
+fn timers(books: &mut Books) -> (u64, u64) {
+    let id = format!("id-{}", books.ids);
+    let (mut count, mut now) = (0, 0);
+    let waits = |ledger: &Ledger| {
+        ledger.state().cells[&CellKey::of("api")]
+            .strict
+            .get(&id)
+            .is_some_and(|strict| strict.place().is_some())
+    };
+    while waits(&books.ledger) && count < 10_000 {
+        let due = books.ledger.next_due().unwrap();
+        assert!(due.0 > now, "{due:?} after {now}");
+        (count, now) = (count + 1, due.0);
+        books.ledger.apply(due, Input::Tick);
+    }
+    (count, now)
+}
+
+#[test]
+fn waiting_for_what_time_alone_does_not_bring_costs_no_timers() {
+    let (minute, hour) = (Span::from_secs(60), Span::from_secs(3_600));
+    // All five in flight, and nobody says that they are over: that shows when their lease has ended.
+    let mut books = Books::under(Policy::InFlight { drain: Span::ZERO }, Rate::per_second(5), 5);
+    assert_eq!(books.asks(0, 5, minute, false), AcquireOutcome::Granted { lease: minute });
+    assert!(matches!(books.asks(0, 1, minute, true), AcquireOutcome::Queued { ahead: 0, .. }));
+    let (count, granted) = timers(&mut books);
+    assert!(count <= 2 && (secs(61)..=secs(63)).contains(&granted), "{count} timers until {granted}");
+    // A window that is used up.
+    let hourly = Rate::new(5_000, hour);
+    let mut books = Books::under(Policy::SlidingWindow { window: hour }, hourly, 5_000);
+    assert!(books.uses(0, 5_000));
+    let queued = books.asks(secs(60), 5, minute, true);
+    let AcquireOutcome::Queued { due: Some(due), .. } = queued else { panic!("{queued:?}") };
+    assert!(Span::from_secs(3_540) <= due && due <= Span::from_secs(3_600), "{due:?}");
+    let (count, granted) = timers(&mut books);
+    assert!(count <= 2 && (secs(3_600)..=secs(3_640)).contains(&granted), "{count} timers until {granted}");
+    // A rate of zero: a place is kept for a day.
+    let mut books = Books::new(Rate::ZERO, 1);
+    assert!(books.uses(0, 1));
+    assert_eq!(books.asks(0, 1, minute, true), AcquireOutcome::Queued { ahead: 0, due: None });
+    let (count, ended) = timers(&mut books);
+    assert!(count <= 2 && ended >= secs(DAY), "{count} timers until {ended}");
 }
 
 #[test]

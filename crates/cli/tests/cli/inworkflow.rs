@@ -270,6 +270,54 @@ fn a_coordinator_without_memory_is_asked_again_and_a_place_that_is_not_asked_for
 }
 
 #[test]
+fn fifty_workflows_that_wait_are_served_once_and_in_order_through_a_killed_host() {
+    const JOBS: usize = 50;
+    run(async {
+        let mut stage = Stage::new(World::new("fifty").await, "10/s", "5").await;
+        let _worker = stage.worker().await;
+        // All there is, so that everybody waits.
+        let held = json!({"id": "held", "client": "holder", "limit": LIMIT, "cost": 5, "lease_ms": 120_000});
+        stage.world.signal(&stage.world.coordinator(), "lease", wire::write(&held)).await;
+        stage.grants_when("holder", &[("granted", 1)]).await;
+        let name = |n: usize| format!("job-{n}");
+        for n in 0..JOBS {
+            let job = JobJson { lease_ms: Some(60_000), ..JobJson::default() };
+            stage.world.start_job(&name(n), job).await;
+            stage.grants_when(&name(n), &[("waiting", 1)]).await;
+        }
+        stage.make_room().await;
+        eventually("some are served", SOON, async || {
+            let used = stage.used().await;
+            if used >= 5 { Ok(()) } else { Err(used.to_string()) }
+        })
+        .await;
+        let host = stage.host.take().unwrap();
+        tokio::task::block_in_place(|| host.kill());
+        let _host = stage.world.host();
+        let mut granted_us = Vec::new();
+        for n in 0..JOBS {
+            let done = stage.world.result(&name(n)).await.unwrap();
+            assert_eq!(done, json!({"attempt": 1, "valid": true, "runs": 0}), "{}", name(n));
+            let runs = stage.world.healthy_runs(&name(n)).await;
+            let told: Vec<Value> = runs.iter().flat_map(|run| run.signals("granted")).collect();
+            assert!(told.iter().all(|told| told["status"] == "granted"), "{told:?}");
+            assert!(
+                told.iter().all(|other| other["granted_us"] == told[0]["granted_us"]),
+                "one permit: {told:?}"
+            );
+            granted_us.push(told[0]["granted_us"].as_u64().unwrap());
+        }
+        assert!(granted_us.is_sorted(), "first come, first served: {granted_us:?}");
+        // Five at once, and ten a second.
+        let took = granted_us[JOBS - 1] - granted_us[0];
+        assert!(took >= (JOBS as u64 - 5) * 100_000, "{JOBS} permits within {took} us");
+        stage.world.status_when("each is counted once", |status| status.limits[0].used == JOBS as u64).await;
+        assert_eq!(stage.counted(), (0, vec![(Outcome::Success, JOBS as u64)]), "nobody asked the gate");
+        stage.world.healthy_runs(&stage.world.coordinator()).await;
+    });
+}
+
+#[test]
 fn places_of_a_workflow_that_is_gone_go_with_the_first_answer_that_finds_nobody() {
     run(async {
         let stage = Stage::new(World::new("ghosts").await, "0/s", "1").await;

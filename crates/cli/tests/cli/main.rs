@@ -18,6 +18,7 @@ mod hostile;
 mod inworkflow;
 mod jobs;
 mod life;
+mod limits;
 mod load;
 mod past;
 mod python;

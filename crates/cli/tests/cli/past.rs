@@ -1,6 +1,7 @@
 //! What a workflow's history says about it.
 
 use crate::world::World;
+use serde::de::DeserializeOwned;
 use temporalio_client::{WorkflowDescribeOptions, WorkflowExecutionInfo, WorkflowFetchHistoryOptions};
 use temporalio_common::protos::temporal::api::enums::v1::WorkflowTaskFailedCause;
 use temporalio_common::protos::temporal::api::history::v1::HistoryEvent;
@@ -40,6 +41,25 @@ impl Run {
             |event: &HistoryEvent| matches!(event.attributes, Some(Attributes::TimerFiredEventAttributes(_)));
         let fired = self.events.iter().find(|event| is_fired(event)).map(|event| event.event_id);
         fired.is_some_and(|fired| self.task_ends().into_iter().any(|end| end > fired))
+    }
+
+    /// How many timers it has set.
+    pub(crate) fn timers(&self) -> usize {
+        let is_timer = |event: &&HistoryEvent| {
+            matches!(event.attributes, Some(Attributes::TimerStartedEventAttributes(_)))
+        };
+        self.events.iter().filter(is_timer).count()
+    }
+
+    /// The inputs of all signals of a name, in the order in which they came.
+    pub(crate) fn signals<T: DeserializeOwned>(&self, name: &str) -> Vec<T> {
+        let of = |event: &HistoryEvent| match event.attributes.as_ref()? {
+            Attributes::WorkflowExecutionSignaledEventAttributes(signal) if signal.signal_name == name => {
+                serde_json::from_slice(&signal.input.as_ref()?.payloads.first()?.data).ok()
+            }
+            _ => None,
+        };
+        self.events.iter().filter_map(of).collect()
     }
 
     /// How many updates it took.

@@ -57,6 +57,9 @@ const NAMESPACES: &[&str] = &[
     "files",
     "starving",
     "windows",
+    "names",
+    "figures",
+    "fifty",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);

@@ -418,8 +418,11 @@ pub(super) fn central_time(cell: &Cell, now: LedgerTime, amount: Amount, out: Sh
 }
 
 /// Time until `amount` has come together for strict permits: up to half of the rate is set aside for them as leases are
-/// renewed, so what is lent beyond that comes back soon.
+/// renewed, so what is lent beyond that comes back soon. What is away comes back when it is due, however large the rate.
 pub(super) fn strict_time(cell: &Cell, now: LedgerTime, amount: Amount) -> Option<Span> {
+    if let Some(at) = cell.away.back_by(amount) {
+        return Some(at.since(now));
+    }
     let (out, _) = cell.outstanding(now);
     central_time(cell, now, amount, out.min(STRICT_PART_MAX))
 }

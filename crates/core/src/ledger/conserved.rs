@@ -80,6 +80,16 @@ impl Away {
         self.total += tokens;
     }
 
+    /// When at least `tokens` of them have come back; `None` when fewer are away, or nobody knows until when.
+    pub(super) fn back_by(&self, tokens: Amount) -> Option<LedgerTime> {
+        let mut sum = Amount::ZERO;
+        let enough = self.groups().find(|(_, group)| {
+            sum += *group;
+            sum >= tokens
+        });
+        enough.map(|(until, _)| until).filter(|until| until.0 < u64::MAX)
+    }
+
     /// Forgets the groups that are usable again at `now`.
     fn come_back(&mut self, now: LedgerTime) {
         while let Some(entry) = self.groups.first_entry().filter(|entry| *entry.key() <= now) {

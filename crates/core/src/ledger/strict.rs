@@ -391,7 +391,22 @@ impl Cell {
         }
         let room = self.escrow_room(now, Rules::ALL);
         let usable = self.free.min(room) - Amount::tokens(waiting_before(self, Some(number), now));
-        let due = strict_time(self, now, Amount::tokens(cost) - usable).unwrap_or(TICK_UNSURE);
-        Some(now + Span(due.0.max(TICK_MIN.0)))
+        let missing = Amount::tokens(cost) - usable;
+        let minted = strict_time(self, now, missing).filter(|_| !self.config.policy.conserves());
+        let due = minted.map(|due| now + due).or_else(|| self.next_by_itself(now))?;
+        Some(due.max(now + TICK_MIN))
+    }
+
+    /// When something may come without a message, although no rate brings it: tokens that are away, those of a lease that ends,
+    /// or the turn of those behind a place that is lost. Else none does, and a message that brings some serves who waits.
+    fn next_by_itself(&self, now: LedgerTime) -> Option<LedgerTime> {
+        let lease = self.out(now, Rules::ALL).next_expiry;
+        let places =
+            self.holders.values().filter_map(|holding| holding.place).map(|place| place.until + Span(1));
+        // While rate or burst change there may be more at any time.
+        let ramp_ends = self.config.rate.end.max(self.config.burst.end);
+        let ramp = Some(now + TICK_UNSURE).filter(|_| now < ramp_ends);
+        let ends = self.next_return(now).into_iter().chain(lease).chain(places).chain(ramp);
+        ends.filter(|at| *at > now).min()
     }
 }

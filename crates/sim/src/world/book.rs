@@ -106,6 +106,12 @@ impl Book {
         self.admissions.append(&mut rest);
     }
 
+    /// Whatever `who` has in use is used no more.
+    pub fn finish_all(&mut self, who: &str, at: u64) {
+        let running = |one: &&mut Admitted| one.until.is_none() && &*one.who == who;
+        self.admissions.iter_mut().filter(running).for_each(|one| one.until = Some(at));
+    }
+
     /// `who` has a lease from `from` up to `until`.
     pub fn lease(&mut self, who: &Rc<str>, from: u64, until: u64) {
         self.leases.push((who.clone(), from, until));

@@ -179,6 +179,7 @@ impl World {
             let unused = permit.cost.saturating_sub(settle.used);
             if let Some(book) = self.books.get_mut(&permit.key).filter(|_| self.ledger_up) {
                 book.unuse(&settle.id, self.now, unused);
+                book.finish_all(&settle.id, self.now);
             }
         }
         match self.apply(Input::Settle(settle))? {

@@ -6,14 +6,18 @@
     reason = "a test may end at the first surprise, its helpers too"
 )]
 
+mod activities;
 mod asking;
 mod bounded;
 #[cfg(unix)]
 mod forking;
+mod hints;
 mod in_flight;
 mod kit;
 mod leases;
 mod logs;
+mod names;
+mod sharing;
 mod strict;
 mod waiting;
 mod world;

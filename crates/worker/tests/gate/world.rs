@@ -116,9 +116,35 @@ impl StrictTransport for Recorder<dyn StrictTransport> {
     }
 }
 
+/// Loses every second heartbeat.
+pub(crate) struct Flaky {
+    to: Arc<dyn Transport>,
+    heartbeats: AtomicUsize,
+}
+
+impl Flaky {
+    pub(crate) fn new(group: &TestGroup) -> Arc<Flaky> {
+        Arc::new(Flaky { to: group.transport(), heartbeats: AtomicUsize::new(0) })
+    }
+}
+
+impl Transport for Flaky {
+    fn heartbeat(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<HeartbeatReplyJson, TransportError>> {
+        if self.heartbeats.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
+            return Box::pin(async { Err(TransportError::Unreachable("lost".to_owned())) });
+        }
+        self.to.heartbeat(request)
+    }
+    fn revoke(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<(), TransportError>> {
+        self.to.revoke(request)
+    }
+}
+
 /// Clocks that go wrong.
 pub(crate) struct BadClock {
     clock: Arc<dyn Clock>,
+    /// By how much longer this machine has run than others.
+    pub(crate) boot_ahead_us: AtomicU64,
     /// Wall time that elapsed time knows nothing of.
     pub(crate) wall_ahead_us: AtomicU64,
     /// Whether it says, when asked next, that it has not run true.
@@ -127,17 +153,22 @@ pub(crate) struct BadClock {
 
 impl BadClock {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Arc<BadClock> {
-        Arc::new(BadClock { clock, wall_ahead_us: AtomicU64::new(0), jumped: AtomicBool::new(false) })
+        Arc::new(BadClock {
+            clock,
+            boot_ahead_us: AtomicU64::new(0),
+            wall_ahead_us: AtomicU64::new(0),
+            jumped: AtomicBool::new(false),
+        })
     }
 }
 
 impl Clock for BadClock {
     fn boot(&self) -> BootTime {
-        self.clock.boot()
+        BootTime(self.clock.boot().0 + self.boot_ahead_us.load(Ordering::Relaxed))
     }
     fn now(&self) -> Now {
-        let Now { boot, wall } = self.clock.now();
-        Now { boot, wall: WallTime(wall.0 + self.wall_ahead_us.load(Ordering::Relaxed)) }
+        let wall = self.clock.now().wall;
+        Now { boot: self.boot(), wall: WallTime(wall.0 + self.wall_ahead_us.load(Ordering::Relaxed)) }
     }
     fn is_steady(&self) -> bool {
         !self.jumped.swap(false, Ordering::Relaxed)
