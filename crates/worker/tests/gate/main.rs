@@ -13,6 +13,8 @@ mod in_flight;
 mod kit;
 mod leases;
 mod logs;
+mod settling;
+mod several;
 mod strict;
 mod waiting;
 mod world;
