@@ -38,6 +38,32 @@ pub trait Level {
     fn expiry(&self) -> BootTime;
     /// Sets the time from which on tokens are void.
     fn set_expiry(&self, expiry: BootTime);
+    /// Another number whenever a [`Mint`] has looked at the count: see [`Mark`].
+    fn looks(&self) -> u64;
+    /// Says that a mint has looked, after its last look.
+    fn note_look(&self);
+}
+
+/// Where in a level's history something is taken: read before taking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// See [`Level::generation`].
+    pub generation: u32,
+    /// See [`Level::looks`]. No mint has missed yet what was taken since.
+    pub looks: u64,
+}
+
+impl Mark {
+    /// As a level is now.
+    #[inline]
+    pub fn of<L: Level + ?Sized>(level: &L) -> Mark {
+        Mark { generation: level.generation(), looks: level.looks() }
+    }
+
+    /// Whether what is taken here is put back when the work is done.
+    pub const fn puts_back(self) -> bool {
+        self.generation & 1 == 1
+    }
 }
 
 /// A level for one thread: for tests, simulations and benchmarks.
@@ -47,6 +73,7 @@ pub struct PlainLevel {
     released: Cell<u64>,
     generation: Cell<u32>,
     expiry: Cell<BootTime>,
+    looks: Cell<u64>,
 }
 
 impl Level for PlainLevel {
@@ -81,6 +108,12 @@ impl Level for PlainLevel {
     fn set_expiry(&self, expiry: BootTime) {
         self.expiry.set(expiry);
     }
+    fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+    fn note_look(&self) {
+        self.looks.set(self.looks.get().wrapping_add(1));
+    }
 }
 
 /// The generation after this one.
@@ -110,14 +143,14 @@ pub struct Admitted {
     pub at: BootTime,
     /// It must have started by then: a paused process checks again before it calls.
     pub valid_until: BootTime,
-    /// The generation of the level that it was taken from.
-    pub generation: u32,
+    /// Where in the history of the level it was taken.
+    pub mark: Mark,
 }
 
 impl Admitted {
     /// Whether its tokens are put back when the work is done.
     pub const fn puts_back(self) -> bool {
-        self.generation & 1 == 1
+        self.mark.puts_back()
     }
 }
 
@@ -145,12 +178,12 @@ pub fn admit_by<L: Level + ?Sized>(
 ) -> Result<Admitted, Refusal> {
     // The expiry is read before the tokens are taken: a lease that is renewed meanwhile can't lend its time to tokens of
     // the lease before.
-    let (valid_until, generation) = (level.expiry(), level.generation());
+    let (valid_until, mark) = (level.expiry(), Mark::of(level));
     if !take(level) {
         return Err(Refusal::Empty);
     }
     let at = clock();
-    if at < valid_until { Ok(Admitted { at, valid_until, generation }) } else { Err(Refusal::Expired) }
+    if at < valid_until { Ok(Admitted { at, valid_until, mark }) } else { Err(Refusal::Expired) }
 }
 
 /// A worker's clocks, read together.
@@ -194,8 +227,8 @@ pub struct Arrival {
     pub now: Now,
     /// When its request was sent.
     pub sent: Now,
-    /// What had been used when its request was sent.
-    pub used_at_sending: u64,
+    /// What had been [`spent`](Mint::spent) when its request was sent.
+    pub spent_at_sending: u64,
     /// The name of the lease that it brings.
     pub name: LeaseName,
     /// When the ledger granted it, by the ledger's clock.
@@ -224,8 +257,10 @@ pub struct Mint {
     inflow: i128,
     /// Tokens given back.
     returned: Amount,
-    /// Since when leases have followed each other without a gap.
-    unbroken_since: BootTime,
+    /// Tokens put back that takers had taken.
+    put_back: u64,
+    /// The look since which leases have followed each other without a gap.
+    unbroken_since: u64,
     /// The smallest headroom, by stretch of time, newest last.
     headroom: [Slot; HEADROOM_SLOTS],
     /// What the newest lease said.
@@ -235,17 +270,19 @@ pub struct Mint {
     rules: Rules,
 }
 
-/// The smallest headroom that any inflow between two times left.
+/// The smallest headroom that any inflow in a stretch of time left.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     from: BootTime,
-    to: BootTime,
+    /// By [`Level::looks`], as they were before.
+    first_look: u64,
+    last_look: u64,
     least: Amount,
 }
 
 impl Slot {
-    fn at(time: BootTime, least: Amount) -> Slot {
-        Slot { from: time, to: time, least }
+    fn at(time: BootTime, look: u64, least: Amount) -> Slot {
+        Slot { from: time, first_look: look, last_look: look, least }
     }
 }
 
@@ -259,8 +296,9 @@ impl Mint {
             high: Amount::ZERO,
             inflow: 0,
             returned: Amount::ZERO,
-            unbroken_since: BootTime(0),
-            headroom: [Slot::at(BootTime(0), Amount::ZERO); HEADROOM_SLOTS],
+            put_back: 0,
+            unbroken_since: 0,
+            headroom: [Slot::at(BootTime(0), 0, Amount::ZERO); HEADROOM_SLOTS],
             policy: Terms::Minted,
             stock: Stock::default(),
             rules,
@@ -277,6 +315,11 @@ impl Mint {
         // Released first: what is released in between counts as still in use, and never as used twice.
         let released = level.released();
         self.used_at(level.level()).saturating_add(released)
+    }
+
+    /// Tokens taken so far, those included that were put back: what this has grown by since some time was held then.
+    pub fn spent<L: Level + ?Sized>(&self, level: &L) -> u64 {
+        self.used(level).saturating_add(self.put_back)
     }
 
     /// Conserved tokens that are out: in use, or used and not yet usable again. Of tokens that are minted there are none.
@@ -341,12 +384,13 @@ impl Mint {
         let Some(held) = &self.held else { return };
         if held.policy.conserves() {
             let (held, out) = (*held, self.out(level));
-            let back = self.stock.look(out, &held, now.boot);
+            let back = self.stock.look(out, &held, now.boot, level.looks());
             if back > 0 {
                 let back = i64::try_from(back).unwrap_or(i64::MAX);
                 level.add(back);
                 self.inflow += i128::from(back);
             }
+            level.note_look();
             return;
         }
         let minted = self.minted(held, self.minted_to, now.boot);
@@ -355,7 +399,8 @@ impl Mint {
         // Nothing may have been taken since the last inflow, until just now.
         let room = (cap - self.high).at_least_zero();
         self.put(level, minted.min(room));
-        self.note_headroom(cap, now.boot);
+        self.note_headroom(level, cap, now.boot);
+        level.note_look();
     }
 
     /// Tokens minted from one time to another, on the slow side of every clock.
@@ -386,7 +431,7 @@ impl Mint {
 
     /// Takes on the lease that a reply brought. Returns whether a lease is in force afterwards.
     pub fn apply<L: Level + ?Sized>(&mut self, level: &L, arrival: &Arrival, terms: &LeaseTerms) -> bool {
-        let Arrival { now, sent, used_at_sending, name, granted } = *arrival;
+        let Arrival { now, sent, spent_at_sending, name, granted } = *arrival;
         self.refill(level, now);
         let alive = self.held.is_some();
         let counted_from = if self.rules.keeps(Rule::WorkerStopsFirst) { sent.boot } else { now.boot };
@@ -423,6 +468,7 @@ impl Mint {
             self.set_capacity(level, u64::try_from(terms.cap.whole()).unwrap_or(0));
             self.held = Some(Held { cap: Amount::tokens(self.stock.capacity), ..held });
             level.set_expiry(expires);
+            level.note_look();
             return true;
         }
         if !self.rules.keeps(Rule::DebtStays) && level.level() < 0 {
@@ -437,22 +483,24 @@ impl Mint {
         // both, or what is taken between two readings would count in neither.
         let there = level.level();
         let spent = if self.rules.keeps(Rule::CapFromSending) {
-            Amount::tokens(self.used_at(there).saturating_sub(used_at_sending))
+            let spent = self.used_at(there).saturating_add(self.put_back);
+            Amount::tokens(spent.saturating_sub(spent_at_sending))
         } else {
             Amount::ZERO
         };
         let room = (terms.cap - tokens_of(there) - self.fraction - spent).at_least_zero();
         self.put(level, terms.tokens.min(room));
         if !alive {
-            self.unbroken_since = now.boot;
-            self.headroom = [Slot::at(now.boot, terms.cap); HEADROOM_SLOTS];
+            self.unbroken_since = level.looks();
+            self.headroom = [Slot::at(now.boot, level.looks(), terms.cap); HEADROOM_SLOTS];
         }
         // Another thread may have refilled after `now` was read.
         self.minted_to = self.minted_to.max(now.boot);
         self.held = Some(held);
         self.high = self.holds(level);
-        self.note_headroom(terms.cap, now.boot);
+        self.note_headroom(level, terms.cap, now.boot);
         level.set_expiry(expires);
+        level.note_look();
         true
     }
 
@@ -462,6 +510,7 @@ impl Mint {
         self.held = None;
         if self.policy.conserves() {
             self.set_capacity(level, 0);
+            level.note_look();
             return;
         }
         self.take_out(level, u64::MAX);
@@ -470,6 +519,7 @@ impl Mint {
         if !self.rules.keeps(Rule::DebtStays) && level.level() < 0 {
             level.add(-level.level());
         }
+        level.note_look();
     }
 
     /// Nothing is out any more: it belongs to somebody else, or is counted in another way.
@@ -483,6 +533,7 @@ impl Mint {
             self.stock.forget();
             self.stock.capacity = capacity;
         }
+        level.note_look();
     }
 
     fn set_capacity<L: Level + ?Sized>(&mut self, level: &L, capacity: u64) {
@@ -506,6 +557,7 @@ impl Mint {
         } else {
             self.high = self.holds(level);
         }
+        level.note_look();
         taken
     }
 
@@ -517,6 +569,7 @@ impl Mint {
             self.note_returned(part.floor_to_milli());
             self.high = self.holds(level);
         }
+        level.note_look();
     }
 
     fn note_returned(&mut self, amount: Amount) {
@@ -536,6 +589,7 @@ impl Mint {
         if let Some(held) = self.held.as_mut().filter(counted) {
             held.cap = held.cap.min(holds.ceil_to_milli());
         }
+        level.note_look();
     }
 
     /// Mints no more than `share` from now on; the next request says so.
@@ -546,33 +600,57 @@ impl Mint {
         }
     }
 
-    /// Puts back up to `tokens` of a charge made at `charged`: never more than the smallest headroom since, since the
-    /// source has refilled meanwhile. Returns how many.
+    /// Puts back up to `tokens` of a charge that was made at `mark` and not used; the caller knows. Returns how many.
     ///
-    /// Conserved tokens go back at once while they are known not to have been used; the caller knows.
-    pub fn refund<L: Level + ?Sized>(&mut self, level: &L, tokens: u64, charged: BootTime, now: Now) -> u64 {
+    /// As long as no mint has looked at the count since, all of them: then it is as if they had never been taken. Else never more
+    /// than the smallest headroom since, since the source has refilled meanwhile; of conserved tokens, those that can't have
+    /// come back by themselves.
+    pub fn refund<L: Level + ?Sized>(&mut self, level: &L, tokens: u64, mark: Mark, now: Now) -> u64 {
+        if mark.generation != level.generation() {
+            // Counted in another way by now.
+            return 0;
+        }
+        if level.looks() == mark.looks {
+            level.add(i64::try_from(tokens).unwrap_or(i64::MAX));
+            self.put_back = self.put_back.saturating_add(tokens);
+            return tokens;
+        }
         if self.policy.conserves() {
             let back = tokens.min(self.out(level));
-            level.release(back, level.generation());
+            if self.policy != Terms::OnRelease && !self.stock.unuse(back, mark.looks) {
+                return 0;
+            }
+            level.release(back, mark.generation);
+            level.note_look();
             return back;
         }
         self.refill(level, now);
-        let Some(held) = &self.held else { return 0 };
-        let cap = held.cap;
-        if charged < self.unbroken_since && self.rules.keeps(Rule::RefundWithinHeadroom) {
+        if self.held.is_none() {
             return 0;
         }
-        let headroom = u64::try_from(self.least_headroom_since(charged).whole()).unwrap_or(0);
-        let back = if self.rules.keeps(Rule::RefundWithinHeadroom) { tokens.min(headroom) } else { tokens };
+        let back = if self.rules.keeps(Rule::RefundWithinHeadroom) {
+            tokens.min(u64::try_from(self.least_headroom_since(mark.looks).whole()).unwrap_or(0))
+        } else {
+            tokens
+        };
         level.add(i64::try_from(back).unwrap_or(i64::MAX));
+        self.put_back = self.put_back.saturating_add(back);
         self.high += Amount::tokens(back);
-        self.note_headroom(cap, now.boot);
+        // They count as held all the time since: for another refund there was so much less room.
+        for slot in self.headroom.iter_mut().filter(|slot| mark.looks <= slot.last_look) {
+            slot.least = (slot.least - Amount::tokens(back)).at_least_zero();
+        }
         back
     }
 
-    /// Charges `tokens` that were used beyond an estimate, even into debt.
-    pub fn overdraw<L: Level + ?Sized>(&mut self, level: &L, tokens: u64) {
-        level.add(-i64::try_from(tokens).unwrap_or(i64::MAX));
+    /// Charges `tokens` that were used beyond an estimate, even into debt, as long as that is at most `debt_max`. Returns how
+    /// many: what is beyond is not charged.
+    pub fn overdraw<L: Level + ?Sized>(&mut self, level: &L, tokens: u64, debt_max: u64) -> u64 {
+        // While there are tokens, others may take them: they are left out, so that the debt stays within its bound.
+        let debt = u64::try_from(-i128::from(level.level())).unwrap_or(0);
+        let charged = tokens.min(debt_max.saturating_sub(debt)).min(i64::MAX.unsigned_abs() / 2);
+        level.add(-i64::try_from(charged).unwrap_or(i64::MAX));
+        charged
     }
 
     fn put<L: Level + ?Sized>(&mut self, level: &L, amount: Amount) {
@@ -613,27 +691,27 @@ impl Mint {
         }
     }
 
-    fn note_headroom(&mut self, cap: Amount, now: BootTime) {
+    fn note_headroom<L: Level + ?Sized>(&mut self, level: &L, cap: Amount, now: BootTime) {
         let Some(held) = &self.held else { return };
-        let headroom = (cap - self.high).at_least_zero();
+        let (look, headroom) = (level.looks(), (cap - self.high).at_least_zero());
         let stretch = held.expires.since(held.sent.boot).scale_floor(1, HEADROOM_STRETCHES);
         let newest = &mut self.headroom[HEADROOM_SLOTS - 1];
         if now.since(newest.from) > stretch {
             self.headroom.rotate_left(1);
-            self.headroom[HEADROOM_SLOTS - 1] = Slot::at(now, headroom);
+            self.headroom[HEADROOM_SLOTS - 1] = Slot::at(now, look, headroom);
         } else {
-            newest.to = newest.to.max(now);
+            newest.last_look = look;
             newest.least = newest.least.min(headroom);
         }
     }
 
-    /// The smallest headroom that any inflow after `since` left; without one, nothing has refilled.
-    fn least_headroom_since(&self, since: BootTime) -> Amount {
-        if since < self.headroom[0].from {
+    /// The smallest headroom that any inflow after a charge left, which was made when the mint had looked so often.
+    fn least_headroom_since(&self, looks: u64) -> Amount {
+        if looks <= self.unbroken_since || looks < self.headroom[0].first_look {
             return Amount::ZERO;
         }
-        let after = self.headroom.iter().filter(|slot| since <= slot.to);
-        after.map(|slot| slot.least).min().unwrap_or(Amount::tokens(u64::MAX))
+        let after = self.headroom.iter().filter(|slot| looks <= slot.last_look);
+        after.map(|slot| slot.least).min().unwrap_or(Amount::ZERO)
     }
 }
 
@@ -651,3 +729,6 @@ pub fn time_to_mint(held: &Held, amount: Amount, now: BootTime) -> Option<Span> 
     }
     Some(time.scale_ceil(u64::from(Share::ONE.ppb()), u64::from(held.share.ppb())))
 }
+
+#[cfg(test)]
+mod tests;

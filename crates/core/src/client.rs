@@ -6,7 +6,7 @@
 
 use crate::bucket::{Arrival, Level, Mint, Now};
 use crate::demand::Demand;
-use crate::limit::{CellKey, NAME_BYTES_MAX};
+use crate::limit::{CellKey, DEBT_BURSTS_MAX, NAME_BYTES_MAX};
 use crate::message::{CellOutcome, CellReport, Incarnation, LeaseName, Reply, Request, RequestError};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, BootTime, LedgerTime, Share, Span, clamp_u64};
@@ -107,7 +107,7 @@ pub struct ClientCell<L> {
 struct Told {
     demand: u64,
     waiting: u64,
-    used: u64,
+    spent: u64,
     /// Conserved tokens that it claimed.
     claim: u64,
 }
@@ -183,6 +183,12 @@ impl<L: Level> ClientCell<L> {
     pub fn due(&self) -> Option<BootTime> {
         self.due
     }
+    /// Charges `tokens` that were used beyond an estimate, into a debt of at most [`DEBT_BURSTS_MAX`] bursts. Returns how many:
+    /// what is beyond is not charged.
+    pub fn overdraw(&mut self, tokens: u64) -> u64 {
+        let debt_max = self.burst.unwrap_or(0).saturating_mul(DEBT_BURSTS_MAX);
+        self.mint.overdraw(&self.level, tokens, debt_max)
+    }
     /// Mints what is due.
     pub fn refill(&mut self, now: Now) {
         self.mint.refill(&self.level, now);
@@ -210,9 +216,9 @@ impl<L: Level> ClientCell<L> {
         self.mint.give_back(&self.level, self.idle(demand));
         self.mint.lower_cap(&self.level);
         let acting = self.mint.claim(&self.level);
-        let used = self.mint.used(&self.level);
+        let (used, spent) = (self.mint.used(&self.level), self.mint.spent(&self.level));
         let claim = self.claimed();
-        self.told = Told { demand, waiting: self.wants.waiting, used, claim };
+        self.told = Told { demand, waiting: self.wants.waiting, spent, claim };
         self.unacknowledged = false;
         let out = self.mint.out(&self.level);
         let holds = self.mint.holds(&self.level);
@@ -330,7 +336,8 @@ impl<L: Level> ClientCell<L> {
                 let has_turn = terms.share > Share::ZERO && !terms.confirm;
                 (self.turn_ends, self.due) = if has_turn { (due, None) } else { (None, due) };
                 let name = LeaseName { epoch: reply.epoch, seq: reply.seq };
-                let arrival = Arrival { now, sent, used_at_sending: self.told.used, name, granted: reply.at };
+                let spent_at_sending = self.told.spent;
+                let arrival = Arrival { now, sent, spent_at_sending, name, granted: reply.at };
                 self.mint.apply(&self.level, &arrival, terms);
                 if let Some(before) = before {
                     let less = before.share.saturating_sub(terms.share).ppb() > HURRY_PPB;

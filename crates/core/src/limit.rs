@@ -21,6 +21,10 @@ pub const LABEL_BYTES_MAX: usize = 64;
 /// The most that may wait for a limit in one process: each costs the process some memory.
 pub const QUEUE_MAX: u64 = 1_000_000;
 
+/// The most debt that counts, in bursts of its limit: of one worker, and of those whom the ledger has forgotten. A wrong figure
+/// then stops a limit for ten times what a full bucket takes to fill, and not for good.
+pub const DEBT_BURSTS_MAX: u64 = 10;
+
 /// How long the ledger counts a lease of `duration`, from granting: 1% for clocks that disagree, and the margin.
 pub fn counted(duration: Span) -> Span {
     duration + duration.scale_ceil(1, 100) + MARGIN

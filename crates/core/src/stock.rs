@@ -24,6 +24,8 @@ const BOUNDARY_GRAIN: Span = Span::from_millis(500);
 struct Group {
     from: BootTime,
     to: BootTime,
+    /// How often the level had been looked at when the last of them was put in.
+    look: u64,
     tokens: u64,
 }
 
@@ -38,11 +40,13 @@ pub(crate) struct Stock {
     grouped: u64,
     /// Tokens that were out at the last look.
     seen: u64,
+    /// The `look` of the newest group that has come back.
+    back_to: u64,
 }
 
 impl Stock {
     /// Takes note that `out` tokens are out at `now`, and returns how many of them are usable again under `terms`.
-    pub(crate) fn look(&mut self, out: u64, held: &Held, now: BootTime) -> u64 {
+    pub(crate) fn look(&mut self, out: u64, held: &Held, now: BootTime, look: u64) -> u64 {
         let grain = match held.policy {
             Terms::Minted | Terms::OnRelease => return 0,
             Terms::After(window) => window.scale_floor(1, GROUPS),
@@ -50,11 +54,12 @@ impl Stock {
         };
         let fresh = self.seen.min(out).saturating_sub(self.grouped);
         if fresh > 0 {
-            self.note(fresh, grain, now);
+            self.note(fresh, grain, now, look);
         }
         let mut back = 0;
         while let Some(group) = self.groups.front().filter(|group| is_back(group.to, held, now)) {
             back += group.tokens;
+            self.back_to = self.back_to.max(group.look);
             self.groups.pop_front();
         }
         self.grouped -= back;
@@ -76,15 +81,35 @@ impl Stock {
         stamp.into_iter().chain(back).min()
     }
 
-    fn note(&mut self, tokens: u64, grain: Span, now: BootTime) {
+    /// Takes note that `tokens`, taken when the level had been looked at `looks` times, were not used and go back now. Returns
+    /// `false` when they may have come back by themselves. Of the groups that they may be in, the oldest lose them: then no other token comes
+    /// back before its time.
+    pub(crate) fn unuse(&mut self, tokens: u64, looks: u64) -> bool {
+        if looks < self.back_to {
+            return false;
+        }
+        let mut left = tokens;
+        for group in self.groups.iter_mut().filter(|group| group.look >= looks) {
+            let less = left.min(group.tokens);
+            group.tokens -= less;
+            left -= less;
+        }
+        self.groups.retain(|group| group.tokens > 0);
+        self.grouped -= tokens - left;
+        self.seen = self.seen.saturating_sub(tokens);
+        true
+    }
+
+    fn note(&mut self, tokens: u64, grain: Span, now: BootTime, look: u64) {
         self.grouped += tokens;
         let full = self.groups.len() >= GROUPS_MAX;
         match self.groups.back_mut() {
             Some(last) if full || now.since(last.from) < grain => {
                 last.to = last.to.max(now);
+                last.look = last.look.max(look);
                 last.tokens += tokens;
             }
-            _ => self.groups.push_back(Group { from: now, to: now, tokens }),
+            _ => self.groups.push_back(Group { from: now, to: now, look, tokens }),
         }
     }
 

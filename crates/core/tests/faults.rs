@@ -40,7 +40,7 @@ impl Bucket {
         };
         let now = at(0);
         let name = LeaseName { epoch: 1, seq: 1 };
-        let arrival = Arrival { now, sent: now, used_at_sending: 0, name, granted: LedgerTime(0) };
+        let arrival = Arrival { now, sent: now, spent_at_sending: 0, name, granted: LedgerTime(0) };
         assert!(bucket.mint.apply(&bucket.level, &arrival, &terms));
         bucket
     }
@@ -437,7 +437,7 @@ fn a_reply_whose_time_was_read_before_a_refill_mints_nothing_twice() {
         let arrival = |at: u64| Arrival {
             now: now(at),
             sent: now(0),
-            used_at_sending: 0,
+            spent_at_sending: 0,
             name: LeaseName { epoch: 1, seq: 1 },
             granted: LedgerTime(0),
         };

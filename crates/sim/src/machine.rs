@@ -351,11 +351,11 @@ impl Machine {
     fn refund(&mut self, name: &str, cell: usize, tokens: u64, charged: u64) -> Option<()> {
         let now = self.world.now;
         let worker = self.world.running(name).ok()?;
-        let (at, charged_boot) = (worker.now(now), worker.boot.at(charged));
+        let (at, mark) = (worker.now(now), worker.charged(charged, cell));
         let cell = worker.client.cell_mut(cell)?;
         let key = cell.key().clone();
         let (mint, level) = cell.bucket();
-        mint.refund(level, tokens, charged_boot, at);
+        mint.refund(level, tokens, mark, at);
         self.world.books.get_mut(&key)?.unuse(name, charged, tokens);
         Some(())
     }
@@ -374,8 +374,7 @@ impl Machine {
         }
         let there = u64::try_from(bucket.level().level()).unwrap_or(0).min(tokens);
         let key = bucket.key().clone();
-        let (mint, level) = bucket.bucket();
-        mint.overdraw(level, tokens);
+        let tokens = bucket.overdraw(tokens);
         self.world.books.get_mut(&key)?.admit(&who, now, there, Terms::Minted);
         if tokens > there {
             self.owed.insert((name.to_string(), cell), tokens - there);

@@ -4,7 +4,8 @@
 //! that alternate, so that whatever else happens on the machine happens to both; the medians of the rounds are compared.
 //!
 //! The gate's transport is in memory and grants plenty. `granted`: every request gets its permit, which is dropped. `refused`: the limit is
-//! used up, and every request is told when to come back. Nanoseconds are per request of one thread, while it is the only
+//! used up, and every request is told when to come back. `meters`: three meters of one limit at once against one of them, and
+//! permits that are held in flight and released, which takes a lock, alone and with two rate meters. Nanoseconds are per request of one thread, while it is the only
 //! one or while another one asks the same limit. Rounds in which a thread had to leave the processor don't count: they would show
 //! two threads that don't meet.
 
@@ -27,11 +28,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tollgate_core::curve::Rate;
 use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
-use tollgate_core::limit::{CellConfig, Version};
+use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::policy::Policy;
 use tollgate_core::units::{LedgerTime, Span};
 use tollgate_worker::clock::{Clock, CounterClock, SystemClock};
 use tollgate_worker::transport::Transport;
-use tollgate_worker::{Gate, Limit, Options, TransportError};
+use tollgate_worker::{Gate, Limit, Meters, Options, TransportError};
 use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson};
 
 /// Requests of one thread in one round: half a millisecond, so that most rounds are not interrupted.
@@ -40,6 +42,12 @@ const REFUSED: u32 = 2_000;
 /// More than all rounds together take.
 const PLENTY: u64 = 4_000_000_000;
 const LEASE: Span = Span::from_secs(60);
+/// Further meters of the limit with plenty.
+const MORE: [(&str, Policy); 3] = [
+    ("tokens", Policy::TokenBucket),
+    ("bytes", Policy::TokenBucket),
+    (CellKey::IN_FLIGHT, Policy::InFlight { drain: Span::ZERO }),
+];
 /// A thread that had less of its time on a processor was interrupted.
 const UNDISTURBED_PERCENT: u128 = 97;
 /// Threads whose rounds overlap less than this didn't meet.
@@ -60,8 +68,14 @@ impl Memory {
         let start = Instant::now();
         let mut ledger = Ledger::new(Start::First, 7, LedgerTime(1));
         let cells = limits.iter().map(|(name, rate, burst)| CellConfig::constant(name, *rate, *burst, LEASE));
+        let plenty = Rate::per_second(PLENTY);
+        let more = MORE.map(|(meter, policy)| {
+            let one = CellConfig::constant("plenty", plenty, PLENTY, LEASE);
+            CellConfig { key: CellKey { meter: meter.to_owned(), ..one.key }, policy, ..one }
+        });
         let version = Version { run: 1, n: 1 };
-        let configure = Configure { version, settings: Settings::default(), cells: cells.collect() };
+        let cells = cells.chain(more).collect();
+        let configure = Configure { version, settings: Settings::default(), cells };
         assert_eq!(ledger.apply(LedgerTime(1), Input::Configure(configure)), Output::Configured);
         Memory { ledger: Mutex::new(ledger), start }
     }
@@ -190,6 +204,15 @@ fn grants(limit: &Limit) -> impl Fn(u32) + Sync + '_ {
     }
 }
 
+fn grants_all<const N: usize>(meters: &Meters<N>) -> impl Fn(u32) + Sync + '_ {
+    |requests| {
+        for _ in 0..requests {
+            let answer = meters.try_acquire([1; N]);
+            assert!(black_box(&answer).is_ok());
+        }
+    }
+}
+
 fn refuses(limit: &Limit) -> impl Fn(u32) + Sync + '_ {
     |requests| {
         for _ in 0..requests {
@@ -210,13 +233,20 @@ async fn gate(clock: Option<Arc<dyn Clock>>) -> (Gate, Limit, Limit) {
         ("nothing", Rate::new(1, Span::from_secs(3_600)), 1),
     ]);
     let options = Options::new().limit("plenty").limit("nothing");
+    let options = MORE.iter().fold(options, |options, (meter, _)| options.meter("plenty", *meter));
     let options = if let Some(clock) = clock { options.clock(clock) } else { options };
     let gate = Gate::with_transport(Arc::new(memory), options).unwrap();
     let (plenty, nothing) = (gate.limit("plenty"), gate.limit("nothing"));
     drop(nothing.acquire().await.unwrap());
     // Asking for much brings much.
-    while plenty.acquire().cost(PLENTY / 4).timeout(Duration::from_secs(10)).await.is_err() {}
-    let there = |gate: &Gate| gate.state().limits.first().map_or(0, |limit| limit.level);
+    for meter in [CellKey::METER, "tokens", "bytes", CellKey::IN_FLIGHT] {
+        let meter = gate.meter("plenty", meter);
+        while meter.acquire().cost(PLENTY / 4).timeout(Duration::from_secs(10)).await.is_err() {}
+    }
+    let there = |gate: &Gate| {
+        let plenty = gate.state().limits.into_iter().filter(|limit| limit.limit == "plenty");
+        plenty.map(|limit| limit.level).min().unwrap_or(0)
+    };
     let begin = Instant::now();
     while there(&gate) < i64::try_from(PLENTY / 2).unwrap() && begin.elapsed() < Duration::from_secs(20) {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -270,12 +300,36 @@ fn main() {
             }
         }
     }
+    let one = grants(&plenty);
+    let three = fast_gate.meters("plenty", [CellKey::METER, "tokens", "bytes"]);
+    let held = fast_gate.meter("plenty", CellKey::IN_FLIGHT);
+    let three_held = fast_gate.meters("plenty", [CellKey::METER, "tokens", CellKey::IN_FLIGHT]);
+    let subjects: [Subject<'_>; 4] = [&one, &grants_all(&three), &grants(&held), &grants_all(&three_held)];
+    let mut meters = json!({});
+    for threads in [1, 2] {
+        let [one, three, held, three_held] = compare(subjects, threads, GRANTED, options.rounds);
+        let figures = json!({
+            "one": one.json(),
+            "meters_3": three.json(),
+            "in_flight": held.json(),
+            "meters_3_in_flight": three_held.json(),
+            "ratio_3_to_1": three.ratio(one),
+            "ratio_in_flight_to_1": held.ratio(one),
+            "ratio_3_in_flight_to_in_flight": three_held.ratio(held),
+            "undisturbed_rounds": one.rounds.min(three.rounds).min(held.rounds).min(three_held.rounds),
+        });
+        if !options.json {
+            println!("meters, threads {threads}: {figures}");
+        }
+        meters[format!("threads_{threads}")] = figures;
+    }
     let result = json!({ "acquire": {
         "clock": clock,
         "nanoseconds": nanoseconds,
         "ratio_to_governor": ratios,
         "ratio_to_governor_refused": refused_ratios,
         "undisturbed_rounds": rounds,
+        "meters": meters,
     }});
     if options.json {
         println!("{result:#}");

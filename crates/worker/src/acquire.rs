@@ -1,13 +1,15 @@
 //! Waiting for a permit.
 
+use crate::charges::{Charges, Found, Queues, doom, longest};
 use crate::error::{AcquireError, Reason};
-use crate::limit::{Cell, Limit};
+use crate::gate::Inner;
 use crate::permit::Permit;
-use crate::queue::{At, Queue, RETRY_STARTING, Verdict, duration};
+use crate::queue::{At, RETRY_STARTING, Verdict};
+use crate::set::Set;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
@@ -16,25 +18,50 @@ use tollgate_core::units::{BootTime, Span};
 
 /// A question for a permit: await it.
 ///
-/// Callers are served in the order in which they first asked, whatever their costs. Without a deadline it waits as long
-/// as waiting can help. Dropping it leaves nothing behind.
+/// Callers are served in the order in which they first asked, whatever their costs: who asks for several meters is in line for each
+/// of them, and takes all at once when it is first in all of these lines. Without a deadline it waits as long as waiting can help.
+/// Dropping it leaves nothing behind.
 #[must_use = "nothing is asked before it is awaited"]
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    limit: Limit,
-    cost: u64,
+    charges: Charges,
+    /// Further meters, with their costs.
+    more: Vec<(String, u64)>,
+    gate: Arc<Inner>,
     deadline: Option<Instant>,
     timeout: Option<Duration>,
 }
 
 impl Acquire {
-    pub(crate) fn new(limit: Limit) -> Acquire {
-        Acquire { limit, cost: 1, deadline: None, timeout: None }
+    pub(crate) fn of(charges: Charges, gate: Arc<Inner>) -> Acquire {
+        Acquire { charges, more: Vec::new(), gate, deadline: None, timeout: None }
     }
 
-    /// How many tokens the work costs, at most the limit's burst. Default: 1.
+    /// How many tokens the work costs, at most the limit's burst. Default: 1. Of several meters, the one that was named first.
     pub fn cost(mut self, cost: u64) -> Acquire {
-        self.cost = cost;
+        match &mut self.charges {
+            Charges::One(_, one) => *one = cost,
+            Charges::Several(set, costs) => {
+                if let Some(slot) = set.place(0).and_then(|place| costs.get_mut(place)) {
+                    *slot = cost;
+                }
+            }
+        }
+        self
+    }
+
+    /// What it costs of another meter of the limit: all are charged, or nothing is. A cost of 0 isn't charged; also
+    /// [`Acquire::cost`] may be 0 then. Up to [`METERS_MAX`](crate::meters::METERS_MAX) meters, each once. For hot paths
+    /// there is [`Gate::meters`](crate::Gate::meters).
+    ///
+    /// ```no_run
+    /// # async fn example(gate: tollgate_worker::Gate) -> Result<(), Box<dyn std::error::Error>> {
+    /// let permit = gate.acquire("openai").cost(1).charge("tokens", 1_200).charge("in_flight", 1).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn charge(mut self, meter: impl Into<String>, cost: u64) -> Acquire {
+        self.more.push((meter.into(), cost));
         self
     }
 
@@ -49,6 +76,34 @@ impl Acquire {
         self.timeout = Some(timeout);
         self
     }
+
+    /// All that is charged.
+    fn charges(self) -> Charges {
+        if self.more.is_empty() {
+            return self.charges;
+        }
+        let (mut cells, mut costs) = (Vec::new(), Vec::new());
+        match &self.charges {
+            Charges::One(cell, cost) => {
+                cells.push(cell.clone());
+                costs.push(*cost);
+            }
+            Charges::Several(set, ordered) => {
+                for (place, cell) in set.in_named_order() {
+                    cells.push(cell.clone());
+                    costs.push(ordered.get(place).copied().unwrap_or(0));
+                }
+            }
+        }
+        let limit = cells.first().map(|cell| cell.limit.clone()).unwrap_or_default();
+        for (meter, cost) in &self.more {
+            cells.push(self.gate.shared.cell(&limit, meter));
+            costs.push(*cost);
+        }
+        let set = Arc::new(Set::new(cells));
+        let costs = set.in_order(&costs);
+        Charges::Several(set, costs)
+    }
 }
 
 impl IntoFuture for Acquire {
@@ -56,7 +111,8 @@ impl IntoFuture for Acquire {
     type IntoFuture = Acquiring;
 
     fn into_future(self) -> Acquiring {
-        Acquiring { acquire: self, place: None, sleep: None }
+        let (deadline, timeout, gate) = (self.deadline, self.timeout, self.gate.clone());
+        Acquiring { charges: self.charges(), deadline, timeout, place: None, sleep: None, _gate: gate }
     }
 }
 
@@ -64,10 +120,14 @@ impl IntoFuture for Acquire {
 #[must_use = "nothing is asked before it is awaited"]
 #[derive(Debug)]
 pub struct Acquiring {
-    acquire: Acquire,
+    charges: Charges,
+    deadline: Option<Instant>,
+    timeout: Option<Duration>,
     place: Option<Place>,
     /// Allocated only when there is something to wait for and a deadline.
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Keeps the gate going.
+    _gate: Arc<Inner>,
 }
 
 impl Future for Acquiring {
@@ -86,7 +146,7 @@ impl Future for Acquiring {
         if let Some(sleep) = &mut this.sleep
             && sleep.as_mut().poll(cx).is_ready()
         {
-            let error = this.place.take().map(|place| place.give_up(Reason::Deadline));
+            let error = this.place.take().and_then(|place| place.give_up(Reason::Deadline));
             return error.map_or(Poll::Pending, |error| Poll::Ready(Err(error)));
         }
         Poll::Pending
@@ -94,59 +154,6 @@ impl Future for Acquiring {
 }
 
 impl Acquiring {
-    /// The first poll: takes at once, finds that waiting is pointless, or gets in line.
-    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
-        let (cell, cost) = (&self.acquire.limit.cell, self.acquire.cost);
-        if cost == 0 || cell.index.is_none() {
-            return Poll::Ready(Err(cell.wrong(cost)));
-        }
-        if let Some(admitted) = cell.take_quickly(cost) {
-            return Poll::Ready(Ok(cell.permit(cost, admitted)));
-        }
-        if let Some(refusal) = cell.refusal_elsewhere(cost) {
-            return Poll::Ready(Err(refusal));
-        }
-        let mut queue = cell.queue();
-        if queue.present() == 0
-            && let Some(admitted) = cell.take(cost)
-        {
-            drop(queue);
-            return Poll::Ready(Ok(cell.permit(cost, admitted)));
-        }
-        let now = cell.core.clock.boot();
-        let (facts, ahead) = (queue.facts, queue.cost());
-        let level = cell.level.level();
-        let tokens = ahead.saturating_add(cost);
-        let deadline = self.acquire.ends();
-        let verdict = facts
-            .verdict(cost, level, None, now)
-            .or_else(|| {
-                let full = facts.is_full(queue.len(), cell.core.waiters_max);
-                full.then_some(Verdict::Refused(Reason::QueueFull))
-            })
-            .or_else(|| {
-                let left = deadline?.saturating_duration_since(Instant::now());
-                let late = left.is_zero() || left < duration(facts.soonest(tokens, now));
-                late.then_some(Verdict::Refused(Reason::Deadline))
-            });
-        if let Some(verdict) = verdict {
-            drop(queue);
-            return Poll::Ready(Err(cell.refusal(verdict, cost, facts.hint_of(verdict, tokens, level, now))));
-        }
-        // By the gate's clock; one that is too far away for it is none.
-        let until = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let until = until.and_then(|left| u64::try_from(left.as_micros()).ok()).map(|left| now + Span(left));
-        let number = queue.enter(cost, cx.waker().clone(), until);
-        cell.level.set_waiting(queue.present());
-        drop(queue);
-        cell.core.kick.notify_one();
-        self.place = Some(Place { cell: cell.clone(), number, cost, since: now });
-        self.sleep = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline)));
-        Poll::Pending
-    }
-}
-
-impl Acquire {
     fn ends(&self) -> Option<Instant> {
         // A timeout beyond what the clock can hold is none.
         let timeout = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -155,100 +162,192 @@ impl Acquire {
             (deadline, timeout) => deadline.or(timeout),
         }
     }
+
+    /// The first poll: takes at once, finds that waiting is pointless, or gets in line.
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
+        let charges = &self.charges;
+        if let Some(error) = charges.wrong() {
+            return Poll::Ready(Err(error));
+        }
+        if let Some(permit) = charges.take_quickly() {
+            return Poll::Ready(Ok(permit));
+        }
+        if let Some(refusal) = charges.refusal_elsewhere() {
+            return Poll::Ready(Err(refusal));
+        }
+        let mut queues = charges.lock();
+        let mut partial = None;
+        if queues.iter().all(|queue| queue.present() == 0) {
+            match charges.take() {
+                Ok(permit) => return Poll::Ready(Ok(permit)),
+                Err(left) => partial = left,
+            }
+        }
+        let Some(core) = charges.core() else { return Poll::Pending };
+        let now = core.clock.boot();
+        let found = charges.found(&queues, None);
+        let deadline = self.ends();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Span(u64::try_from(left.as_micros()).unwrap_or(u64::MAX)));
+        let verdict = doom(&found, None, now)
+            .or_else(|| {
+                let full =
+                    queues.iter().position(|queue| queue.facts.is_full(queue.len(), core.waiters_max))?;
+                Some((found.get(full)?, Verdict::Refused(Reason::QueueFull)))
+            })
+            .or_else(|| {
+                let late = |found: &&Found<'_>| left.is_some_and(|left| found.is_late(left, now));
+                let late = found.iter().find(late);
+                let late = late.or_else(|| longest(&found, now).filter(|_| left == Some(Span::ZERO)))?;
+                Some((late, Verdict::Refused(Reason::Deadline)))
+            });
+        if let Some((found, verdict)) = verdict {
+            drop(queues);
+            charges.put_back(partial);
+            return Poll::Ready(Err(found.refusal(verdict, now)));
+        }
+        // By the gate's clock; one that is too far away for it is none.
+        let until = left.filter(|left| left.0 < u64::MAX).map(|left| now + left);
+        // A number that is larger than all in the lines that it stands in: so all lines have the same order.
+        let number = queues.iter().map(|queue| queue.next()).max().unwrap_or(0);
+        let joint = matches!(charges, Charges::Several(..)).then(|| Arc::new(charges.clone()));
+        for ((cell, cost), queue) in charges.each().zip(&mut queues) {
+            queue.enter(number, cost, cx.waker().clone(), until, joint.clone());
+            cell.level.set_waiting(queue.present());
+        }
+        drop(queues);
+        charges.put_back(partial);
+        core.kick.notify_one();
+        self.place = Some(Place { charges: charges.clone(), number, since: now });
+        self.sleep = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline)));
+        Poll::Pending
+    }
 }
 
-/// A place in line. Dropping it gives it up.
+/// A place in line, or one in each of several. Dropping it gives it up.
 #[derive(Debug)]
 struct Place {
-    cell: Arc<Cell>,
+    charges: Charges,
     number: u64,
-    cost: u64,
     since: BootTime,
 }
 
 impl Place {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
-        let cell = &self.cell;
-        if let Some(refusal) = cell.refusal_elsewhere(self.cost) {
+        let charges = &self.charges;
+        if let Some(refusal) = charges.refusal_elsewhere() {
             return Poll::Ready(Err(refusal));
         }
-        let mut queue = cell.queue();
-        let (place, _old_waker) = queue.come(self.number, cx.waker());
-        if place == At::Front
-            && let Some(admitted) = cell.take(self.cost)
-        {
-            self.leave(queue, admitted.at);
-            cell.counts.waited.fetch_add(1, Ordering::Relaxed);
-            cell.counts.waited_us.fetch_add(admitted.at.since(self.since).0, Ordering::Relaxed);
-            return Poll::Ready(Ok(cell.permit(self.cost, admitted)));
+        let Some(core) = charges.core() else { return Poll::Pending };
+        let mut queues = charges.lock();
+        let mut places = Vec::with_capacity(queues.len());
+        let mut old_wakers = Vec::new();
+        for queue in &mut queues {
+            let (place, old) = queue.come(self.number, cx.waker());
+            places.push(place);
+            old_wakers.extend(old);
         }
-        cell.level.set_waiting(queue.present());
-        let now = cell.core.clock.boot();
-        let (facts, level) = (queue.facts, cell.level.level());
-        let verdict = match place {
+        let mut partial = None;
+        let is_first = places.iter().all(|place| *place == At::Front);
+        if is_first {
+            match charges.take() {
+                Ok(permit) => {
+                    let at = permit.admitted_at();
+                    self.leave(queues, at);
+                    for (cell, _) in charges.each() {
+                        cell.counts.waited.fetch_add(1, Ordering::Relaxed);
+                        cell.counts.waited_us.fetch_add(at.since(self.since).0, Ordering::Relaxed);
+                    }
+                    return Poll::Ready(Ok(permit));
+                }
+                Err(left) => partial = left,
+            }
+        }
+        for ((cell, _), queue) in charges.each().zip(&queues) {
+            cell.level.set_waiting(queue.present());
+        }
+        let now = core.clock.boot();
+        let found = charges.found(&queues, Some(self.number));
+        let at = |wanted: At| places.iter().position(|place| *place == wanted).and_then(|at| found.get(at));
+        let verdict = if let Some(found) = at(At::Nowhere) {
             // Its place is in another process: this one was forked.
-            At::Nowhere => Some(Verdict::Refused(Reason::Starting)),
-            At::TooFarBack => Some(Verdict::Refused(Reason::Deadline)),
-            At::Front | At::Back => facts.verdict(self.cost, level, Some(self.number), now),
+            Some((found, Verdict::Refused(Reason::Starting)))
+        } else if let Some(found) = at(At::TooFarBack) {
+            Some((found, Verdict::Refused(Reason::Deadline)))
+        } else {
+            doom(&found, Some(self.number), now)
         };
-        let Some(verdict) = verdict else {
-            drop(queue);
-            if place == At::Front {
+        let Some((lacking, verdict)) = verdict else {
+            drop(queues);
+            charges.put_back(partial);
+            if is_first {
                 // Somebody else may have been minting just now: the keeper looks again.
-                cell.core.kick.notify_one();
+                core.kick.notify_one();
             }
             return Poll::Pending;
         };
-        let tokens = queue.ahead_of(self.number).saturating_add(self.cost);
         if verdict == Verdict::Refused(Reason::Deadline) {
             // Other refusals are told to the coordinator as what they are.
-            queue.abandoned = queue.abandoned.saturating_add(self.cost);
+            for ((_, cost), queue) in charges.each().zip(&mut queues) {
+                queue.abandoned = queue.abandoned.saturating_add(cost);
+            }
         }
-        self.leave(queue, now);
-        cell.counts.gave_up.fetch_add(1, Ordering::Relaxed);
-        let hint = match place {
-            At::Nowhere => Some(RETRY_STARTING),
-            _ => facts.hint_of(verdict, tokens, level, now),
-        };
-        Poll::Ready(Err(cell.refusal(verdict, self.cost, hint)))
+        self.leave(queues, now);
+        charges.put_back(partial);
+        self.count_as_given_up();
+        let is_nowhere = places.contains(&At::Nowhere);
+        Poll::Ready(Err(if is_nowhere {
+            lacking.cell.refusal(verdict, lacking.cost, Some(RETRY_STARTING))
+        } else {
+            lacking.refusal(verdict, now)
+        }))
     }
 
-    /// Gets out of line. Whoever comes next is woken at once when its tokens are there; else the keeper finds out when.
-    fn leave(&self, mut queue: MutexGuard<'_, Queue>, now: BootTime) {
-        let cell = &self.cell;
-        let _own_waker = queue.leave(self.number);
-        cell.level.set_waiting(queue.present());
-        let next = queue.serve(cell.level.level(), now);
-        drop(queue);
-        next.wake.into_iter().for_each(std::task::Waker::wake);
-        cell.core.kick.notify_one();
+    /// Gets out of line. Whoever comes next is woken at once when its tokens are there; else, and when it waits for several meters,
+    /// the keeper finds out.
+    fn leave(&self, mut queues: Queues<'_>, now: BootTime) {
+        let mut wakers = Vec::new();
+        for ((cell, _), queue) in self.charges.each().zip(&mut queues) {
+            wakers.extend(queue.leave(self.number).map(|own| (own, false)));
+            cell.level.set_waiting(queue.present());
+            let next = queue.serve(cell.level.level(), now);
+            wakers.extend(next.wake.into_iter().map(|waker| (waker, true)));
+        }
+        drop(queues);
+        wakers.into_iter().filter(|(_, wakes)| *wakes).for_each(|(waker, _)| waker.wake());
+        if let Some(core) = self.charges.core() {
+            core.kick.notify_one();
+        }
     }
 
-    fn give_up(self, reason: Reason) -> AcquireError {
-        let cell = self.cell.clone();
-        let (facts, ahead) = {
-            let queue = cell.queue();
-            (queue.facts, queue.ahead_of(self.number))
-        };
-        let now = cell.core.clock.boot();
-        let hint = facts.hint(reason, ahead.saturating_add(self.cost), cell.level.level(), now);
-        cell.refusal(Verdict::Refused(reason), self.cost, hint)
+    fn count_as_given_up(&self) {
+        self.charges.each().for_each(|(cell, _)| {
+            cell.counts.gave_up.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+
+    fn give_up(self, reason: Reason) -> Option<AcquireError> {
+        let charges = self.charges.clone();
+        let now = charges.core()?.clock.boot();
+        let queues = charges.lock();
+        let found = charges.found(&queues, Some(self.number));
+        drop(queues);
+        Some(longest(&found, now)?.refusal(Verdict::Refused(reason), now))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let cell = &self.cell;
         // In a forked child somebody who is gone may hold the lock, and the place is the parent's.
-        if !cell.core.home.is_here() {
+        let Some(core) = self.charges.core().filter(|core| core.home.is_here()) else { return };
+        let mut queues = self.charges.lock();
+        if !queues.iter().any(|queue| queue.has(self.number)) {
             return;
         }
-        let mut queue = cell.queue();
-        if !queue.has(self.number) {
-            return;
+        for ((_, cost), queue) in self.charges.each().zip(&mut queues) {
+            queue.abandoned = queue.abandoned.saturating_add(cost);
         }
-        queue.abandoned = queue.abandoned.saturating_add(self.cost);
-        self.leave(queue, cell.core.clock.boot());
-        cell.counts.gave_up.fetch_add(1, Ordering::Relaxed);
+        self.leave(queues, core.clock.boot());
+        self.count_as_given_up();
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_core::limit::OutOfRange;
+use tollgate_core::limit::{CellKey, OutOfRange};
 use tollgate_workflows::wire::Unreadable;
 
 /// Why there is no permit now. The texts of [`Reason::as_str`] are stable: metrics and failures carry them.
@@ -130,24 +130,30 @@ impl std::error::Error for Refused {}
 #[non_exhaustive]
 pub enum AcquireError {
     /// Not now.
-    #[error("limit {limit:?}: {refused}")]
+    #[error("{}: {refused}", name(limit, meter))]
     Refused {
         /// Which limit.
         limit: Arc<str>,
+        /// Which of its meters refuses; of several, the one that takes longest.
+        meter: Arc<str>,
         /// Why, and when to come back.
         refused: Refused,
     },
     /// Work that costs nothing needs no permit.
-    #[error("limit {limit:?}: cost is 0, allowed: 1 to the limit's burst")]
+    #[error("{}: cost is 0, allowed: 1 to the limit's burst", name(limit, meter))]
     ZeroCost {
         /// Which limit.
         limit: Arc<str>,
+        /// Which of its meters; of several that all cost nothing, the first one.
+        meter: Arc<str>,
     },
     /// Never: a bucket can't hold that much. Split the work, or raise the burst.
-    #[error("limit {limit:?}: cost is {cost}, allowed: 1 to {burst}, the limit's burst")]
+    #[error("{}: cost is {cost}, allowed: 1 to {burst}, the limit's burst", name(limit, meter))]
     CostAboveBurst {
         /// Which limit.
         limit: Arc<str>,
+        /// Which of its meters.
+        meter: Arc<str>,
         /// What was asked for.
         cost: u64,
         /// The burst when the coordinator last answered.
@@ -160,6 +166,27 @@ pub enum AcquireError {
     UnknownLimit {
         /// Which limit.
         limit: Arc<str>,
+    },
+    /// The limit has no such meter, but others. Nothing was charged to those.
+    #[error(
+        "limit {limit:?} has no meter {meter:?}, but {}; set it with `tollgate limit set --meter`, or correct the name",
+        list(there)
+    )]
+    UnknownMeter {
+        /// Which limit.
+        limit: Arc<str>,
+        /// The meter that it doesn't have.
+        meter: Arc<str>,
+        /// Meters that it has, as far as this gate has asked for them.
+        there: Vec<Arc<str>>,
+    },
+    /// No piece of work can be charged to these meters together.
+    #[error("limit {limit:?}: {error}")]
+    InvalidMeters {
+        /// Which limit.
+        limit: Arc<str>,
+        /// What is allowed.
+        error: OutOfRange,
     },
     /// No limit can have this name.
     #[error(transparent)]
@@ -190,7 +217,31 @@ pub enum AcquireError {
     },
 }
 
+/// A limit, and its meter unless that is the one that every limit has.
+fn name(limit: &str, meter: &str) -> String {
+    if meter == CellKey::METER {
+        format!("limit {limit:?}")
+    } else {
+        format!("limit {limit:?}, meter {meter:?}")
+    }
+}
+
+fn list(names: &[Arc<str>]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
 impl AcquireError {
+    /// The meter that is meant; `None` where it is about the limit as a whole.
+    pub fn meter(&self) -> Option<&str> {
+        match self {
+            AcquireError::Refused { meter, .. }
+            | AcquireError::ZeroCost { meter, .. }
+            | AcquireError::CostAboveBurst { meter, .. }
+            | AcquireError::UnknownMeter { meter, .. } => Some(meter),
+            _ => None,
+        }
+    }
+
     /// When asking again may help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -214,6 +265,8 @@ impl AcquireError {
             AcquireError::ZeroCost { .. } => "zero_cost",
             AcquireError::CostAboveBurst { .. } => "cost_above_burst",
             AcquireError::UnknownLimit { .. } => "unknown_limit",
+            AcquireError::UnknownMeter { .. } => "unknown_meter",
+            AcquireError::InvalidMeters { .. } => "invalid_meters",
             AcquireError::InvalidLimit(_) => "invalid_limit",
             AcquireError::TooManyLimits { .. } => "too_many_limits",
             AcquireError::InvalidLease { .. } => "invalid_lease",

@@ -7,11 +7,13 @@ use crate::error::{AcquireError, ConnectError, TransportError};
 use crate::fork::Home;
 use crate::keeper::Keeper;
 use crate::level::SharedLevel;
-use crate::limit::{Cell, Core, Limit, is_locked};
+use crate::limit::{Cell, Core, Family, Limit, is_locked};
+use crate::meters::Meters;
 use crate::notice;
 use crate::options::{Messages, Options};
 use crate::queue::Name;
 use crate::random::{Identities, Spread};
+use crate::set::Set;
 use crate::state::{Coordinator, GateState, limit_state};
 use crate::transport::{SignalTransport, TemporalTransport, Transport};
 use std::borrow::Cow;
@@ -116,6 +118,9 @@ impl Gate {
         for limit in &options.limits {
             shared.cell(limit, CellKey::METER);
         }
+        for (limit, meter) in &options.meters {
+            shared.cell(limit, meter);
+        }
         let keeper = runtime.spawn(Keeper::new(shared.clone(), transport, options.request_timeout).run());
         let watched = shared.clone();
         runtime.spawn(async move {
@@ -138,10 +143,25 @@ impl Gate {
         Limit { cell: self.0.shared.cell(name, meter), gate: self.0.clone() }
     }
 
+    /// A handle for several meters of a limit that one piece of work is charged to, all or nothing: for hot paths. Up to
+    /// [`METERS_MAX`](crate::meters::METERS_MAX) of them, each once. See [`Meters`].
+    pub fn meters<const N: usize>(&self, name: &str, meters: [&str; N]) -> Meters<N> {
+        Meters::new(self.set(name, meters), self.0.clone())
+    }
+
+    pub(crate) fn set<'a>(&self, name: &str, meters: impl IntoIterator<Item = &'a str>) -> Arc<Set> {
+        let cells = meters.into_iter().map(|meter| self.0.shared.cell(name, meter));
+        Arc::new(Set::new(cells.collect()))
+    }
+
     /// Asks for a permit and waits for it: see [`Acquire`]. Looks the limit up by name: keep a [`Gate::limit`] where
     /// that matters.
     pub fn acquire(&self, name: &str) -> Acquire {
         self.limit(name).acquire()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0
     }
 
     pub(crate) fn group(&self) -> &str {
@@ -272,6 +292,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Cells {
     by_name: HashMap<Name, Arc<Cell>>,
+    families: HashMap<Name, Arc<Family>>,
     in_order: Vec<Arc<Cell>>,
 }
 
@@ -286,7 +307,7 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     /// The cell of a limit, leased from now on.
-    fn cell(&self, limit: &str, meter: &str) -> Arc<Cell> {
+    pub(crate) fn cell(&self, limit: &str, meter: &str) -> Arc<Cell> {
         // No limit's name has a line break.
         let name: Cow<'_, str> =
             if meter == CellKey::METER { limit.into() } else { format!("{meter}\n{limit}").into() };
@@ -301,8 +322,8 @@ impl Shared {
             return cell.clone();
         }
         let key = CellKey { meter: meter.to_owned(), ..CellKey::of(limit) };
-        let limit: Name =
-            if meter == CellKey::METER { limit.into() } else { format!("{limit} [{meter}]").into() };
+        let limit: Name = limit.into();
+        let names = (limit.clone(), Name::from(meter));
         let fault = if let Err(error) = check_name("limit", &key.limit).and(check_label("meter", meter)) {
             Some(AcquireError::InvalidLimit(error))
         } else if cells.in_order.len() >= CELLS_PER_REQUEST_MAX {
@@ -312,15 +333,17 @@ impl Shared {
         };
         if fault.is_some() {
             let level = Arc::new(self.core.level(false));
-            return Arc::new(Cell::new(limit, None, fault, level, self.core.clone()));
+            return Arc::new(Cell::new(names, Arc::default(), None, fault, level, self.core.clone()));
         }
+        let family = cells.families.entry(limit).or_default().clone();
         let level = SharedLevel(Arc::new(self.core.level(true)));
         let index = self.core.client().add_cell(key, false, level.clone());
-        let cell = Cell::new(limit.clone(), Some(index), None, level.0, self.core.clone());
+        let cell = Cell::new(names, family.clone(), Some(index), None, level.0, self.core.clone());
         if self.ending() != Ending::No {
             cell.queue().facts.stopped = true;
         }
         let cell = Arc::new(cell);
+        family.join(&cell);
         cells.by_name.insert(name.into(), cell.clone());
         cells.in_order.push(cell.clone());
         drop(cells);

@@ -8,7 +8,7 @@ use crate::error::{Reason, TransportError};
 use crate::gate::{Ending, Heard, Shared};
 use crate::level::SharedLevel;
 use crate::limit::Cell;
-use crate::queue::{Facts, duration};
+use crate::queue::{Facts, Together, duration};
 use crate::state::{Condition, Coordinator, condition};
 use crate::transport::Transport;
 use std::sync::Arc;
@@ -209,13 +209,17 @@ impl Keeper {
             }
         }
         let mut until = (now.boot + IDLE_MAX).min(self.poll(&mut client, now));
-        let mut wake = Vec::new();
+        let (mut wake, mut together) = (Vec::new(), Vec::new());
         for index in 0..self.cells.len() {
-            if let Some(look) = self.serve(&mut client, index, now, &mut wake) {
+            if let Some(look) = self.serve(&mut client, index, now, &mut wake, &mut together) {
                 until = until.min(look);
             }
         }
         drop(client);
+        // After all of their meters.
+        for look in together.iter().filter_map(|waiter| waiter.serve(now.boot, &mut wake)) {
+            until = until.min(look);
+        }
         if let Some(since) = self.unanswered_since {
             let next = [since + LOST_AFTER, since + TELL_LOST_AFTER].into_iter().find(|at| now.boot < *at);
             match next {
@@ -404,6 +408,7 @@ impl Keeper {
         index: usize,
         now: Now,
         wake: &mut Vec<Waker>,
+        together: &mut Vec<Together>,
     ) -> Option<BootTime> {
         let lost = self.unanswered_since.is_some_and(|since| now.boot.since(since) >= LOST_AFTER);
         let kept = self.cells.get_mut(index)?;
@@ -411,6 +416,7 @@ impl Keeper {
         leased.refill(now);
         kept.note_condition(condition(leased, now), lost, now.boot);
         let held = leased.mint().held().copied();
+        kept.cell.there.store(leased.burst().is_some() && !leased.is_unknown(), Ordering::Relaxed);
         let facts = Facts {
             stopped: false,
             unknown: leased.is_unknown(),
@@ -449,6 +455,11 @@ impl Keeper {
         kept.cell.level.set_waiting(queue.present());
         drop(queue);
         wake.extend(served.wake);
+        for waiter in served.together {
+            if !together.iter().any(|other| waiter.is(other)) {
+                together.push(waiter);
+            }
+        }
         let minted = served.short.zip(held).and_then(|(cost, held)| minted_at(&held, cost, holds, now.boot));
         // When the lease ends, so may the hope of those who wait.
         [served.look, minted, held.map(|held| held.expires)].into_iter().flatten().min()

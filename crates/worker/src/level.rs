@@ -45,6 +45,8 @@ pub(crate) struct AtomicLevel {
     waiting: AtomicU32,
     /// See [`Level::generation`]. Written under the mutex.
     generation: AtomicU32,
+    /// See [`Level::looks`]. Written by the mint alone.
+    looks: AtomicU64,
     pockets: Box<[Pocket]>,
     shared: Shared,
     /// Pockets that were filled since they were last collected, one bit each.
@@ -115,6 +117,7 @@ impl AtomicLevel {
             largest: AtomicU64::new(0),
             waiting: AtomicU32::new(0),
             generation: AtomicU32::new(0),
+            looks: AtomicU64::new(0),
             pockets: (0..pockets.min(POCKETS_MAX)).map(|_| Pocket::new()).collect(),
             shared: Shared {
                 tokens: AtomicI64::new(0),
@@ -208,6 +211,15 @@ impl AtomicLevel {
     fn moving(&self) -> MutexGuard<'_, u64> {
         // Nothing panics while it is held.
         self.filled.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Whether [`Self::take_quickly`] would find `cost` tokens where it looks first. A look that touches what taking touches, so
+    /// that who takes from several levels seldom has to put anything back.
+    #[inline]
+    pub(crate) fn seems_to_hold(&self, thread: usize, cost: u64) -> bool {
+        let in_pocket =
+            self.pockets.get(thread).is_some_and(|pocket| pocket.tokens.load(Ordering::Relaxed) >= cost);
+        in_pocket || after_taking(self.shared.tokens.load(Ordering::Relaxed), cost).is_some()
     }
 
     /// Empties all pockets into the shared count.
@@ -311,6 +323,12 @@ impl Level for SharedLevel {
     fn set_expiry(&self, expiry: BootTime) {
         self.0.set_expiry(expiry);
     }
+    fn looks(&self) -> u64 {
+        self.0.looks()
+    }
+    fn note_look(&self) {
+        self.0.note_look();
+    }
 }
 
 impl Level for AtomicLevel {
@@ -376,5 +394,17 @@ impl Level for AtomicLevel {
 
     fn set_expiry(&self, expiry: BootTime) {
         self.expiry.store(expiry.0.saturating_sub(self.early.0), Ordering::Release);
+    }
+
+    /// Acquire, paired with the release in [`Self::note_look`]: what is taken after this was read, no look before it can have
+    /// missed.
+    #[inline]
+    fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Acquire)
+    }
+
+    /// Not read-modify-write: there is one mint, and one at a time has it.
+    fn note_look(&self) {
+        self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }

@@ -29,9 +29,9 @@
 //! [`Permit::is_valid`].
 //!
 //! - [`gate`]: connecting, shutting down, looking at the state.
-//! - [`limit`], [`acquire`]: asking. [`permit`]: what one gets.
+//! - [`limit`], [`meters`], [`acquire`]: asking. [`permit`]: what one gets.
 //! - [`strict`]: permits that are asked of the coordinator one by one.
-//! - [`interceptor`]: asks before every activity of a Temporal worker.
+//! - [`interceptor`]: asks before every activity of a Temporal worker; [`rule`] says what it costs.
 //! - [`transport`]: how messages reach the coordinator.
 //! - [`options`], [`error`], [`clock`].
 //! - `testing`, with the feature of that name: a gate without a server, for tests of code that asks.
@@ -43,8 +43,10 @@ pub mod error;
 pub mod gate;
 pub mod interceptor;
 pub mod limit;
+pub mod meters;
 pub mod options;
 pub mod permit;
+pub mod rule;
 pub mod state;
 pub mod strict;
 #[cfg(feature = "testing")]
@@ -52,6 +54,7 @@ pub mod testing;
 pub mod transport;
 
 mod audit;
+mod charges;
 mod counter;
 mod fork;
 mod keeper;
@@ -62,6 +65,7 @@ mod local;
 mod notice;
 mod queue;
 mod random;
+mod set;
 mod sync;
 
 pub use acquire::Acquire;
@@ -70,6 +74,8 @@ pub use error::{AcquireError, ConnectError, Reason, Refused, TransportError};
 pub use gate::Gate;
 pub use interceptor::ActivityGate;
 pub use limit::Limit;
+pub use meters::Meters;
 pub use options::{Messages, Options};
-pub use permit::{CurrentPermit, Outcome, Permit};
+pub use permit::{CurrentPermit, NotCharged, Outcome, Permit, Settled};
+pub use rule::Rule;
 pub use strict::{Strict, StrictAcquire, StrictPermit};

@@ -2,6 +2,7 @@
 
 use crate::acquire::Acquire;
 use crate::audit::AdmissionLog;
+use crate::charges::Charges;
 use crate::clock::Clock;
 use crate::counter;
 use crate::error::{AcquireError, Reason, Refused};
@@ -13,11 +14,12 @@ use crate::permit::{Outcome, Permit};
 use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
 use crate::random::{Identities, Spread};
 use crate::sync::has_heavy_barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
 use tokio::sync::Notify;
-use tollgate_core::bucket::{Admitted, Level, Refusal, admit, admit_by};
+use tollgate_core::bucket::{Admitted, Level, Mark, Refusal, admit, admit_by};
 use tollgate_core::client::Client;
+use tollgate_core::limit::CellKey;
 use tollgate_core::units::{BootTime, LedgerTime, Span};
 
 /// A burst of refusals wakes the keeper at most this often.
@@ -34,7 +36,12 @@ pub struct Limit {
 impl Limit {
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.cell.name
+        &self.cell.limit
+    }
+
+    /// What is counted: `requests` unless it is another of the limit's meters.
+    pub fn meter(&self) -> &str {
+        &self.cell.meter
     }
 
     /// Takes `cost` tokens if they are there and nobody waits for them; never waits.
@@ -50,12 +57,12 @@ impl Limit {
         if let Some(admitted) = cell.take_quickly(cost) {
             return Ok(cell.permit(cost, admitted));
         }
-        cell.try_slowly(cost)
+        Charges::One(cell.clone(), cost).try_slowly()
     }
 
     /// Asks for a permit and waits for it. The cost is 1 unless set.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.clone())
+        Acquire::of(Charges::One(self.cell.clone(), 1), self.gate.clone())
     }
 
     /// Admits work on a permit that the coordinator granted elsewhere, for `cost` until `until` of the ledger's time; `None`
@@ -63,7 +70,7 @@ impl Limit {
     pub(crate) fn brought(&self, until: LedgerTime, cost: u64) -> Option<Admitted> {
         let core = &self.cell.core;
         let valid_until = self.gate.shared.surely_before(until).filter(|_| core.home.is_here())?;
-        let admitted = Admitted { at: core.clock.now().boot, valid_until, generation: 0 };
+        let admitted = Admitted { at: core.clock.now().boot, valid_until, mark: Mark::default() };
         if let Some(log) = &core.log {
             log.admitted(admitted.at, &self.cell.name, cost);
         }
@@ -90,8 +97,17 @@ pub(crate) struct Core {
 
 impl Core {
     #[inline]
-    fn boot(&self) -> BootTime {
+    pub(crate) fn boot(&self) -> BootTime {
         if self.counter { counter::read() } else { self.clock.boot() }
+    }
+
+    /// The client, unless somebody has it just now.
+    pub(crate) fn try_client(&self) -> Option<MutexGuard<'_, Client<SharedLevel>>> {
+        match self.client.try_lock() {
+            Ok(client) => Some(client),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// An empty level, for a cell that can be leased or for one that can't.
@@ -114,9 +130,32 @@ pub(crate) fn is_locked<T>(mutex: &Mutex<T>) -> bool {
     matches!(mutex.try_lock(), Err(TryLockError::WouldBlock))
 }
 
-/// One limit's part of a gate.
+/// All meters of one limit that a gate was asked for: as many as it has cells for.
+#[derive(Debug, Default)]
+pub(crate) struct Family(RwLock<Vec<Weak<Cell>>>);
+
+impl Family {
+    pub(crate) fn join(&self, cell: &Arc<Cell>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(cell));
+    }
+
+    /// The meters that the limit has, as far as the coordinator has said so.
+    fn there(&self) -> Vec<Name> {
+        let cells = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let there = cells.iter().filter_map(Weak::upgrade).filter(|cell| cell.there.load(Ordering::Relaxed));
+        there.map(|cell| cell.meter.clone()).collect()
+    }
+}
+
+/// One meter of one limit: a limit's part of a gate.
 pub(crate) struct Cell {
+    /// Limit and meter in one, for logs.
     pub name: Name,
+    pub limit: Name,
+    pub meter: Name,
+    family: Arc<Family>,
+    /// Whether the coordinator has it.
+    pub there: AtomicBool,
     /// Its place among the client's cells; `None` when it can't be leased.
     pub index: Option<usize>,
     /// Why it can't be leased.
@@ -140,6 +179,8 @@ pub(crate) struct Counts {
     /// Tokens that were taken for nothing, since their lease had ended. They can't be put back: a newer lease may have begun.
     pub void: AtomicU64,
     pub outcomes: [AtomicU64; Outcome::ALL.len()],
+    /// Tokens that were used and not charged, since the debt was at its bound.
+    pub beyond: AtomicU64,
 }
 
 impl std::fmt::Debug for Cell {
@@ -150,14 +191,21 @@ impl std::fmt::Debug for Cell {
 
 impl Cell {
     pub(crate) fn new(
-        name: Name,
+        (limit, meter): (Name, Name),
+        family: Arc<Family>,
         index: Option<usize>,
         fault: Option<AcquireError>,
         level: Arc<AtomicLevel>,
         core: Arc<Core>,
     ) -> Cell {
+        let name =
+            if &*meter == CellKey::METER { limit.clone() } else { format!("{limit} [{meter}]").into() };
         Cell {
             name,
+            limit,
+            meter,
+            family,
+            there: AtomicBool::new(false),
             index,
             fault,
             level,
@@ -189,7 +237,7 @@ impl Cell {
     pub(crate) fn wrong(&self, cost: u64) -> AcquireError {
         match &self.fault {
             Some(fault) if cost > 0 => fault.clone(),
-            _ => AcquireError::ZeroCost { limit: self.name.clone() },
+            _ => AcquireError::ZeroCost { limit: self.limit.clone(), meter: self.meter.clone() },
         }
     }
 
@@ -248,39 +296,12 @@ impl Cell {
         if let Some(admitted) = admit() {
             return Some(admitted);
         }
-        let client = match self.core.client.try_lock() {
-            Ok(client) => Some(client),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        if let Some(mut client) = client
+        if let Some(mut client) = self.core.try_client()
             && let Some(cell) = self.index.and_then(|index| client.cell_mut(index))
         {
             cell.refill(self.core.clock.now());
         }
         admit()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn try_slowly(self: &Arc<Cell>, cost: u64) -> Result<Permit, AcquireError> {
-        if let Some(refusal) = self.refusal_elsewhere(cost) {
-            return Err(refusal);
-        }
-        let queue = self.queue();
-        let queued = queue.present() > 0;
-        if !queued && let Some(admitted) = self.take(cost) {
-            drop(queue);
-            return Ok(self.permit(cost, admitted));
-        }
-        let now = self.core.clock.boot();
-        let (facts, ahead) = (queue.facts, queue.cost());
-        drop(queue);
-        let level = self.level.level();
-        let verdict =
-            facts.verdict(cost, level, None, now).unwrap_or(Verdict::Refused(facts.reason_now(queued, now)));
-        self.kick_gently(now);
-        Err(self.refusal(verdict, cost, facts.hint_of(verdict, cost.saturating_add(ahead), level, now)))
     }
 
     /// The refusal of all requests in a forked child: what is held belongs to its parent, and so do the locks.
@@ -291,10 +312,16 @@ impl Cell {
 
     /// Makes and counts an error. `hint` is spread.
     pub(crate) fn refusal(&self, verdict: Verdict, cost: u64, hint: Option<Span>) -> AcquireError {
-        let limit = self.name.clone();
+        let (limit, meter) = (self.limit.clone(), self.meter.clone());
         match verdict {
-            Verdict::UnknownLimit => AcquireError::UnknownLimit { limit },
-            Verdict::CostAboveBurst { burst } => AcquireError::CostAboveBurst { limit, cost, burst },
+            Verdict::UnknownLimit => {
+                let there = self.family.there();
+                if there.is_empty() {
+                    return AcquireError::UnknownLimit { limit };
+                }
+                AcquireError::UnknownMeter { limit, meter, there }
+            }
+            Verdict::CostAboveBurst { burst } => AcquireError::CostAboveBurst { limit, meter, cost, burst },
             Verdict::Refused(reason) => {
                 if let Some(count) = self.counts.refused.get(reason as usize) {
                     count.fetch_add(1, Ordering::Relaxed);
@@ -304,22 +331,22 @@ impl Cell {
                     self.counts.refused_tokens.fetch_add(cost, Ordering::Relaxed);
                 }
                 let retry_after = hint.map(|hint| self.core.spread.stretch(duration(hint)));
-                AcquireError::Refused { limit, refused: Refused { reason, retry_after } }
+                AcquireError::Refused { limit, meter, refused: Refused { reason, retry_after } }
             }
         }
     }
 
     /// Work is done whose tokens are put back. In a forked child they are its parent's.
-    pub(crate) fn release(&self, cost: u64, admitted: Admitted) {
+    pub(crate) fn release(&self, cost: u64, mark: Mark) {
         if self.core.home.is_here() {
-            self.level.release(cost, admitted.generation);
+            self.level.release(cost, mark.generation);
             // Somebody here waits for them, or somebody elsewhere.
             self.kick_gently(self.core.clock.boot());
         }
     }
 
     /// Wakes the keeper, unless that was done just now: who asks in a tight loop shall not keep it busy.
-    fn kick_gently(&self, now: BootTime) {
+    pub(crate) fn kick_gently(&self, now: BootTime) {
         let last = self.kicked.load(Ordering::Relaxed);
         let due = now.since(BootTime(last)) >= KICK_EVERY || last == 0;
         if due && self.kicked.compare_exchange(last, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {

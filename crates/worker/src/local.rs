@@ -1,6 +1,7 @@
 //! What each thread has for itself on the hot path: a number, and a handle that it needn't count anew.
 
 use crate::limit;
+use crate::set::Set;
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,6 +27,8 @@ thread_local! {
     /// The cell of the permit that this thread dropped last. Permits come and go; counting their handles up and down would
     /// be two locked instructions on a word that all threads share.
     static SPARE: Cell<Option<Arc<limit::Cell>>> = const { Cell::new(None) };
+    /// The same for permits of several meters.
+    static SPARE_SET: Cell<Option<Arc<Set>>> = const { Cell::new(None) };
 }
 
 /// Gives a thread's number back when it ends.
@@ -77,4 +80,17 @@ pub(crate) fn handle(cell: &Arc<limit::Cell>) -> Arc<limit::Cell> {
 pub(crate) fn keep(cell: Arc<limit::Cell>) {
     // The old one is dropped outside of the slot. A thread that is about to end keeps nothing.
     let _old = SPARE.try_with(|spare| spare.replace(Some(cell)));
+}
+
+/// As [`handle`], of a set.
+#[inline]
+pub(crate) fn set_handle(set: &Arc<Set>) -> Arc<Set> {
+    let spare = SPARE_SET.try_with(Cell::take).ok().flatten();
+    spare.filter(|spare| Arc::ptr_eq(spare, set)).unwrap_or_else(|| set.clone())
+}
+
+/// As [`keep`], of a set.
+#[inline]
+pub(crate) fn keep_set(set: Arc<Set>) {
+    let _old = SPARE_SET.try_with(|spare| spare.replace(Some(set)));
 }

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_core::limit::{OutOfRange, check_name};
+use tollgate_core::limit::{OutOfRange, check_label, check_name};
 use tollgate_core::message::CELLS_PER_REQUEST_MAX;
 use tollgate_workflows::contracts::{GROUP_DEFAULT, check_group};
 use tollgate_workflows::wire::Unreadable;
@@ -33,6 +33,8 @@ pub struct Options {
     pub(crate) group: String,
     pub(crate) worker: Option<String>,
     pub(crate) limits: Vec<String>,
+    /// Limits with one of their meters.
+    pub(crate) meters: Vec<(String, String)>,
     pub(crate) request_timeout: Duration,
     pub(crate) waiters_max: usize,
     pub(crate) notices: bool,
@@ -57,6 +59,7 @@ impl Options {
             group: GROUP_DEFAULT.to_owned(),
             worker: None,
             limits: Vec::new(),
+            meters: Vec::new(),
             request_timeout: Duration::from_secs(10),
             waiters_max: WAITERS_MAX_DEFAULT,
             notices: true,
@@ -93,6 +96,14 @@ impl Options {
     #[must_use]
     pub fn limits(mut self, limits: impl IntoIterator<Item = impl Into<String>>) -> Options {
         self.limits.extend(limits.into_iter().map(Into::into));
+        self
+    }
+
+    /// One of several meters of a limit that is leased from the start, such as `tokens`; 1 to 64 of `a-z`, `0-9`, `_`, `-`. Together
+    /// with [`Options::limits`] up to 1000.
+    #[must_use]
+    pub fn meter(mut self, limit: impl Into<String>, meter: impl Into<String>) -> Options {
+        self.meters.push((limit.into(), meter.into()));
         self
     }
 
@@ -149,9 +160,14 @@ impl Options {
         for limit in &self.limits {
             check_name("limit", limit)?;
         }
+        for (limit, meter) in &self.meters {
+            check_name("limit", limit)?;
+            check_label("meter", meter)?;
+        }
         let out_of_range = |field, given: String, allowed| Err(OutOfRange { field, given, allowed }.into());
-        if self.limits.len() > CELLS_PER_REQUEST_MAX {
-            return out_of_range("limits", self.limits.len().to_string(), "up to 1000");
+        let cells = self.limits.len().saturating_add(self.meters.len());
+        if cells > CELLS_PER_REQUEST_MAX {
+            return out_of_range("limits", cells.to_string(), "up to 1000");
         }
         if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&self.request_timeout) {
             return out_of_range("request_timeout", format!("{:?}", self.request_timeout), "100 ms to 60 s");
@@ -188,6 +204,7 @@ mod tests {
         assert!(said(Options::new().group("a/b")).starts_with("group"));
         assert!(said(Options::new().worker("x".repeat(10_240))).starts_with("worker is"));
         assert!(said(Options::new().limits(["a", "b\n"])).starts_with("limit is"));
+        assert!(said(Options::new().meter("a", "To Kens")).starts_with("meter is"));
         assert!(said(Options::new().waiters_max(0)).starts_with("waiters_max is 0"));
         let error = said(Options::new().messages(Messages::Signals).notices(false));
         assert!(error.starts_with("notices is false, allowed: true with"), "{error}");

@@ -5,13 +5,19 @@
 //! never passes it, also when its cost is smaller. A waiter that is woken and doesn't come (its future is not polled) is
 //! passed over until it does, so that it doesn't block the others. As long as somebody is away others may be, too: then
 //! several are woken at a time, so that a crowd of those who don't come is found out in a few steps.
+//!
+//! Who waits for several meters of a limit stands in all of their lines, under one number that is larger than all in there: so no
+//! two stand in a different order in two lines, and whoever has the smallest number of all is first in each of its own. It takes
+//! when it is first everywhere. What is told of a line can't say whether that is so: the keeper looks at all of them
+//! together ([`Together`]), wakes it and passes it over in all of them at once.
 
+use crate::charges::Charges;
 use crate::error::Reason;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
-use tollgate_core::bucket::{Held, time_to_mint};
+use tollgate_core::bucket::{Held, Level, time_to_mint};
 use tollgate_core::units::{Amount, BootTime, Share, Span};
 
 /// A waiter that doesn't come within this time after it was woken is passed over.
@@ -177,6 +183,8 @@ struct Waiter {
     deadline: Option<BootTime>,
     /// It can't be served by then any more.
     late: bool,
+    /// All that it waits for, when that is more than stands in this line.
+    joint: Option<Arc<Charges>>,
 }
 
 /// See the module's documentation.
@@ -204,6 +212,50 @@ pub(crate) struct Serve {
     pub short: Option<u64>,
     /// Look again then: a woken waiter may not have come.
     pub look: Option<BootTime>,
+    /// Waiters who may be next, and stand in other lines too.
+    pub together: Vec<Together>,
+}
+
+/// Somebody who waits for several meters.
+#[derive(Clone, Debug)]
+pub(crate) struct Together {
+    number: u64,
+    charges: Arc<Charges>,
+}
+
+impl Together {
+    /// Wakes it when it can be served, passes it over when it doesn't come. Returns when to look again.
+    pub(crate) fn serve(&self, now: BootTime, wake: &mut Vec<Waker>) -> Option<BootTime> {
+        let mut queues = self.charges.lock();
+        let is_due = self.charges.each().zip(&queues).all(|((cell, _), queue)| {
+            let tokens = u64::try_from(cell.level.level()).unwrap_or(0);
+            queue.is_next(self.number, tokens)
+        });
+        let woken = queues.first().and_then(|queue| queue.woken(self.number));
+        let (woken, look) = match woken {
+            _ if !is_due => (None, None),
+            Some(woken) if woken + PASS_OVER_AFTER <= now => {
+                for ((cell, _), queue) in self.charges.each().zip(&mut queues) {
+                    queue.pass_over(self.number);
+                    cell.level.set_waiting(queue.present());
+                }
+                // Somebody else is next.
+                return Some(now);
+            }
+            Some(woken) => (Some(woken), Some(woken + PASS_OVER_AFTER)),
+            None => {
+                wake.extend(queues.first().and_then(|queue| queue.waker(self.number)));
+                (Some(now), Some(now + PASS_OVER_AFTER))
+            }
+        };
+        queues.iter_mut().for_each(|queue| queue.set_woken(self.number, woken));
+        look
+    }
+
+    /// Whether it is the same waiter.
+    pub(crate) fn is(&self, other: &Together) -> bool {
+        self.number == other.number && Arc::ptr_eq(&self.charges, &other.charges)
+    }
 }
 
 impl Queue {
@@ -231,13 +283,47 @@ impl Queue {
         self.next
     }
 
-    /// Gets in line.
-    pub(crate) fn enter(&mut self, cost: u64, waker: Waker, deadline: Option<BootTime>) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.present.insert(number, Waiter { cost, waker, woken: None, deadline, late: false });
+    /// Gets in line, under a number that is at least [`Queue::next`]. `joint` is what it waits for in this line and in others.
+    pub(crate) fn enter(
+        &mut self,
+        number: u64,
+        cost: u64,
+        waker: Waker,
+        deadline: Option<BootTime>,
+        joint: Option<Arc<Charges>>,
+    ) {
+        self.next = number + 1;
+        self.present.insert(number, Waiter { cost, waker, woken: None, deadline, late: false, joint });
         self.cost_present = self.cost_present.saturating_add(cost);
-        number
+    }
+
+    /// Whether it is among those who may be served next, and its tokens are there.
+    fn is_next(&self, number: u64, tokens: u64) -> bool {
+        let mut next = self.present.iter().take(abreast(&self.away));
+        next.any(|(other, waiter)| *other == number && waiter.cost <= tokens)
+    }
+
+    fn woken(&self, number: u64) -> Option<BootTime> {
+        self.present.get(&number).and_then(|waiter| waiter.woken)
+    }
+
+    fn set_woken(&mut self, number: u64, woken: Option<BootTime>) {
+        if let Some(waiter) = self.present.get_mut(&number) {
+            waiter.woken = woken;
+        }
+    }
+
+    fn waker(&self, number: u64) -> Option<Waker> {
+        self.present.get(&number).map(|waiter| waiter.waker.clone())
+    }
+
+    /// It doesn't hold up others until it comes.
+    fn pass_over(&mut self, number: u64) {
+        if let Some(waiter) = self.present.remove(&number) {
+            self.cost_present = self.cost_present.saturating_sub(waiter.cost);
+            self.cost_away = self.cost_away.saturating_add(waiter.cost);
+            self.away.insert(number, waiter);
+        }
     }
 
     /// Gets out of line. The caller drops what comes back outside of the lock.
@@ -301,14 +387,20 @@ impl Queue {
     pub(crate) fn serve(&mut self, level: i64, now: BootTime) -> Serve {
         let mut serve = Serve::default();
         let tokens = u64::try_from(level).unwrap_or(0);
-        while let Some(number) = self.overdue(tokens, now)
-            && let Some(waiter) = self.present.remove(&number)
-        {
-            self.cost_present = self.cost_present.saturating_sub(waiter.cost);
-            self.cost_away = self.cost_away.saturating_add(waiter.cost);
-            self.away.insert(number, waiter);
+        while let Some(number) = self.overdue(tokens, now) {
+            self.pass_over(number);
         }
-        for (place, waiter) in self.present.values_mut().take(abreast(&self.away)).enumerate() {
+        for (place, (number, waiter)) in self.present.iter_mut().take(abreast(&self.away)).enumerate() {
+            if let Some(charges) = &waiter.joint {
+                serve.together.push(Together { number: *number, charges: charges.clone() });
+                if waiter.cost <= tokens {
+                    continue;
+                }
+                if place == 0 {
+                    serve.short = Some(waiter.cost);
+                }
+                break;
+            }
             if waiter.cost > tokens {
                 waiter.woken = None;
                 if place == 0 {
@@ -330,7 +422,9 @@ impl Queue {
     fn overdue(&self, tokens: u64, now: BootTime) -> Option<u64> {
         let front = self.present.iter().take(abreast(&self.away));
         let served = front.take_while(|(_, waiter)| waiter.cost <= tokens);
-        let is_overdue = |waiter: &Waiter| waiter.woken.is_some_and(|woken| woken + PASS_OVER_AFTER <= now);
+        let is_overdue = |waiter: &Waiter| {
+            waiter.joint.is_none() && waiter.woken.is_some_and(|woken| woken + PASS_OVER_AFTER <= now)
+        };
         served.filter(|(_, waiter)| is_overdue(waiter)).map(|(number, _)| *number).next()
     }
 
@@ -384,11 +478,16 @@ mod tests {
         BootTime(ms * 1_000)
     }
 
+    fn enter(queue: &mut Queue, cost: u64) -> u64 {
+        let number = queue.next();
+        queue.enter(number, cost, Waker::noop().clone(), None, None);
+        number
+    }
+
     #[test]
     fn a_large_cost_at_the_head_is_not_passed_by_small_ones() {
         let mut queue = Queue::default();
-        let large = queue.enter(10, Waker::noop().clone(), None);
-        let small = queue.enter(1, Waker::noop().clone(), None);
+        let (large, small) = (enter(&mut queue, 10), enter(&mut queue, 1));
         let serve = queue.serve(9, at(0));
         assert!(serve.wake.is_empty() && serve.short == Some(10));
         assert_eq!((queue.cost(), queue.ahead_of(small)), (11, 10));
@@ -399,8 +498,7 @@ mod tests {
     #[test]
     fn a_waiter_that_does_not_come_holds_nobody_up() {
         let mut queue = Queue::default();
-        let first = queue.enter(1, Waker::noop().clone(), None);
-        let second = queue.enter(1, Waker::noop().clone(), None);
+        let (first, second) = (enter(&mut queue, 1), enter(&mut queue, 1));
         assert_eq!(queue.serve(1, at(0)).wake.len(), 1);
         assert!(queue.serve(1, at(99)).wake.is_empty());
         assert_eq!(queue.serve(1, at(100)).wake.len(), 1);
@@ -416,9 +514,9 @@ mod tests {
     fn a_crowd_that_does_not_come_is_passed_over_in_a_few_steps() {
         let mut queue = Queue::default();
         for _ in 0..1_000 {
-            queue.enter(1, Waker::noop().clone(), None);
+            enter(&mut queue, 1);
         }
-        let last = queue.enter(1, Waker::noop().clone(), None);
+        let last = enter(&mut queue, 1);
         let steps = (0..).take_while(|step| {
             queue.serve(1, at(100 * step));
             queue.come(last, Waker::noop()).0 == At::Back

@@ -51,6 +51,8 @@ pub enum Coordinator {
 pub struct LimitState {
     /// Its name.
     pub limit: String,
+    /// Which of its meters this is.
+    pub meter: String,
     /// What the lease allows.
     pub condition: Condition,
     /// The part of the limit's rate that this process mints.
@@ -116,6 +118,8 @@ pub struct Counters {
     pub granted: u64,
     /// Tokens charged, refunds deducted and overdrafts included.
     pub charged: u64,
+    /// Tokens that were used and not charged, since the debt was at its bound.
+    pub beyond: u64,
     /// Refusals, by reason; reasons that did not occur are left out.
     pub refused: Vec<(Reason, u64)>,
     /// Permits that were waited for.
@@ -152,7 +156,8 @@ pub(crate) fn limit_state<L: Level>(cell: &Cell, leased: &ClientCell<L>, now: No
         (queue.len(), queue.cost())
     };
     LimitState {
-        limit: cell.name.to_string(),
+        limit: cell.limit.to_string(),
+        meter: cell.meter.to_string(),
         condition: condition(leased, now),
         share: held.map_or(Share::ZERO, |held| held.share),
         cap: held.map_or(Amount::ZERO, |held| held.cap),
@@ -173,6 +178,7 @@ fn counters(cell: &Cell, charged: u64) -> Counters {
     Counters {
         granted: cell.level.granted(),
         charged: charged.saturating_sub(load(&counts.void)),
+        beyond: load(&counts.beyond),
         refused: refused.filter(|(_, count)| *count > 0).collect(),
         waited: load(&counts.waited),
         waited_for: Duration::from_micros(load(&counts.waited_us)),

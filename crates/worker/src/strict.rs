@@ -212,7 +212,7 @@ impl StrictAcquire {
         let inner = self.strict.0;
         check_name("limit", &limit)?;
         if self.cost == 0 {
-            return Err(AcquireError::ZeroCost { limit });
+            return Err(AcquireError::ZeroCost { limit, meter: CellKey::METER.into() });
         }
         let lease = Span::from_millis(u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX / 1_000));
         check_lease(lease).map_err(|error| AcquireError::InvalidLease { limit: limit.clone(), error })?;
@@ -359,7 +359,8 @@ impl Ask {
         let limit = self.limit.clone();
         match (reason, burst) {
             ("cost_above_burst", Some(burst)) => {
-                AcquireError::CostAboveBurst { limit, cost: self.cost, burst }
+                let meter = CellKey::METER.into();
+                AcquireError::CostAboveBurst { limit, meter, cost: self.cost, burst }
             }
             ("unknown_limit", _) => AcquireError::UnknownLimit { limit },
             ("queue_full", _) => self.inner.refused(&limit, Reason::QueueFull),
@@ -411,7 +412,8 @@ impl Inner {
 
     fn refused(&self, limit: &Arc<str>, reason: Reason) -> AcquireError {
         let retry_after = Some(self.spread.stretch(PAUSE_MAX));
-        AcquireError::Refused { limit: limit.clone(), refused: Refused { reason, retry_after } }
+        let meter = CellKey::METER.into();
+        AcquireError::Refused { limit: limit.clone(), meter, refused: Refused { reason, retry_after } }
     }
 
     /// Tells the coordinator what was used, for as long as that makes a difference.

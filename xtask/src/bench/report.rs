@@ -32,6 +32,7 @@ const WANTED: &[Wanted] = &[
     at_most("acquire.ratio_to_governor.threads_1", 0.7),
     at_most("acquire.ratio_to_governor.fallback_threads_1", 1.3),
     at_most("acquire.ratio_to_governor.threads_2", 0.25),
+    at_most("acquire.meters.threads_1.ratio_3_to_1", 2.5),
     at_least("coordinator.ratio_to_bare.in_flight_8.limits_10", 0.85),
     at_most("decision.ratio_to_bare.strict_latency_p50", 1.2),
     at_most("growth.shares.ratio_2000_to_10_workers", 20.0),
@@ -64,7 +65,8 @@ const SECTIONS: &[Section] = &[
                take turns; medians of undisturbed rounds. With two threads both take from one limit. `fallback` reads CLOCK_BOOTTIME \
                for every permit, as on machines without a steady counter. governor keeps no count for a fleet, gives nothing back, \
                and can't be changed while it runs: it is here as the fastest known check of its kind. A refusal is an answer with a \
-               reason and a time, and takes a look at the queue and the lease: it is slower than governor's.",
+               reason and a time, and takes a look at the queue and the lease: it is slower than governor's. Below: three meters of a limit \
+               at once, all or nothing, and permits that are held in flight: those are released under a lock.",
         tables: acquire_tables,
         pictures: |_| Vec::new(),
     },
@@ -571,7 +573,20 @@ fn acquire_tables(figures: &Figures<'_>) -> String {
         });
     let rows: Vec<Vec<String>> = rows.into_iter().flatten().collect();
     let head = ["", "tollgate, ns", "fallback, ns", "governor, ns", "ratio", "ratio of fallback"];
-    format!("Clock: {}.\n\n{}", figures.text("acquire.clock"), table(&head, &rows))
+    let meters = [1, 2].map(|threads| {
+        let of = |name: &str| figures.short(&format!("acquire.meters.threads_{threads}.{name}"));
+        let names = ["one", "meters_3", "ratio_3_to_1", "in_flight", "meters_3_in_flight"];
+        [vec![format!("{threads} thread{}", if threads == 1 { "" } else { "s" })], names.map(of).to_vec()]
+            .concat()
+    });
+    let meters_head =
+        ["", "one meter, ns", "three, ns", "ratio", "in flight, ns", "three, one of them in flight, ns"];
+    format!(
+        "Clock: {}.\n\n{}\n{}",
+        figures.text("acquire.clock"),
+        table(&head, &rows),
+        table(&meters_head, &meters)
+    )
 }
 
 fn state_tables(figures: &Figures<'_>) -> String {

@@ -17,7 +17,7 @@ use super::holders::{Holders, share_of};
 use super::strict::Strict;
 use super::total;
 use crate::digest::Digest;
-use crate::limit::{CellConfig, Initial, LEASE_MAX, counted};
+use crate::limit::{CellConfig, DEBT_BURSTS_MAX, Initial, LEASE_MAX, counted};
 use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, LeaseTerms};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, LedgerTime, Share, Span};
@@ -26,9 +26,6 @@ use alloc::string::String;
 
 /// Somebody who got too little is remembered until it asks again, and once more.
 const SHORT_HEARTBEATS: u64 = 2;
-/// The most debt of those who are gone that a cell takes over, in bursts: ten times the burst is paid off in ten times the
-/// time that it takes to fill.
-const DEBT_BURSTS_MAX: i128 = 10;
 
 /// Who holds: one incarnation, for its own tier or borrowed for a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -550,7 +547,7 @@ impl Cell {
     fn take_over(&mut self, debt: Amount) {
         if debt > Amount::ZERO {
             let burst = self.config.burst.source.max(self.config.burst.target);
-            let bound = Amount(burst.0.saturating_mul(DEBT_BURSTS_MAX));
+            let bound = Amount(burst.0.saturating_mul(i128::from(DEBT_BURSTS_MAX)));
             self.free = (self.free - debt).max(-bound).min(self.free);
         }
     }

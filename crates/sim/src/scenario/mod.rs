@@ -55,6 +55,12 @@ enum Happening {
 #[derive(Clone, Debug)]
 struct Scenario {
     config: CellConfig,
+    /// What a piece of work costs of it; loads, queues and figures are in pieces of work.
+    cost: u64,
+    /// Further meters that each piece of work is charged to, all or nothing, with its cost of each.
+    more: Vec<(CellConfig, u64)>,
+    /// So often, what some of the meters gave is put back, since somebody else was quicker at another one.
+    rolled_back_ppm: u64,
     length: u64,
     /// How often a worker with work looks at its bucket; what it admits in between counts as admitted then.
     tick: u64,
@@ -91,8 +97,15 @@ impl Scenario {
         }
     }
 
+    /// In pieces of work.
     fn burst(&self) -> u64 {
-        u64::try_from(self.config.burst.target.whole()).unwrap_or(0)
+        u64::try_from(self.config.burst.target.whole()).unwrap_or(0) / self.cost
+    }
+
+    /// All meters, with what a piece of work costs of each.
+    fn meters(&self) -> impl Iterator<Item = (&CellConfig, u64)> {
+        let more = self.more.iter().map(|(config, cost)| (config, *cost));
+        std::iter::once((&self.config, self.cost)).chain(more)
     }
 }
 

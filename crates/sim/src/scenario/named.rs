@@ -41,6 +41,8 @@ pub(super) const ALL: [(&str, Draw); 26] = [
     ("in-flight-100", |rng| in_flight(rng, 100)),
     ("conserved-chaos", conserved_chaos),
     ("reconfigure", reconfigure),
+    ("meters", |rng| meters(rng, false)),
+    ("meters-chaos", |rng| meters(rng, true)),
 ];
 
 pub(super) fn draw(name: &str, seed: u64) -> Option<Scenario> {
@@ -53,6 +55,9 @@ fn fleet(rng: &mut Rng, rate: Rate, burst: u64, lease_secs: u64, length: u64, lo
     let joins = (0..loads.len()).map(|worker| (rng.below(SECOND / 2), Happening::Join(worker)));
     Scenario {
         config: CellConfig::constant("api", rate, burst, Span::from_secs(lease_secs)),
+        cost: 1,
+        more: Vec::new(),
+        rolled_back_ppm: 0,
         length,
         tick: 20_000,
         delay: (3_000, 15_000),
@@ -414,6 +419,66 @@ fn reconfigure(rng: &mut Rng) -> Scenario {
         };
         scenario.happenings.push((at, change));
         at += SECOND + rng.below(40 * SECOND);
+    }
+    scenario
+}
+
+/// Work that is charged a request, a hundred tokens and a place in flight, all or nothing, by a fleet whose demand moves. One of the
+/// three is the scarcest; figures are about that one. With `chaos` everything goes wrong that can.
+fn meters(rng: &mut Rng, chaos: bool) -> Scenario {
+    const TOKENS: u64 = 100;
+    const WORKS: u64 = 100;
+    let length = 5 * MINUTE;
+    let mut scenario = fleet(rng, Rate::per_second(WORKS), WORKS, 15, length, Vec::new());
+    let loads = skewed(rng, WORKS, length);
+    scenario.happenings =
+        (0..loads.len()).map(|worker| (rng.below(SECOND / 2), Happening::Join(worker))).collect();
+    scenario.loads = loads;
+    scenario.work = (5 * SECOND, 15 * SECOND);
+    let meter = |meter: &str, works: u64, cost: u64| {
+        let mut config = scenario.config.clone();
+        config.key.meter = meter.to_owned();
+        config.rate = tollgate_core::curve::RateCurve::constant(Rate::per_second(works * cost));
+        config.burst = tollgate_core::curve::BurstCurve::constant(works * cost);
+        (config, cost)
+    };
+    let scarcest = usize::try_from(rng.below(3)).unwrap_or(0);
+    let mut room =
+        |index: usize| if index == scarcest { WORKS } else { WORKS * (130 + rng.below(100)) / 100 };
+    let mut all = vec![
+        meter("requests", room(0), 1),
+        meter("tokens", room(1), TOKENS),
+        meter("in_flight", 10 * room(2), 1),
+    ];
+    if let Some((config, _)) = all.last_mut() {
+        config.policy = Policy::InFlight { drain: Span::from_secs(2) };
+    }
+    (scenario.config, scenario.cost) = all.remove(scarcest);
+    scenario.more = all;
+    scenario.rolled_back_ppm = 20_000;
+    scenario.window = MINUTE;
+    scenario.served_within = 3 * MINUTE;
+    if chaos {
+        scenario.rolled_back_ppm = 300_000;
+        scenario.loss_ppm = rng.below(50_000);
+        scenario.odd_ppm = rng.below(50_000);
+        scenario.served_within = 24 * 60 * MINUTE;
+        let mut at = 10 * SECOND;
+        while at + 30 * SECOND < length {
+            let worker = usize::try_from(rng.below(10)).unwrap_or(0);
+            let later = at + SECOND + rng.below(30 * SECOND);
+            let (first, second) = match rng.below(6) {
+                0 => (Happening::LedgerUp(false), Happening::LedgerUp(true)),
+                1 => (Happening::Crash(worker), Happening::Join(worker)),
+                2 => (Happening::Pause(worker), Happening::Resume(worker)),
+                3 => (Happening::Leave(worker), Happening::Join(worker)),
+                4 => (Happening::Snapshot, Happening::Reset),
+                _ => (Happening::Snapshot, Happening::Amnesia),
+            };
+            scenario.happenings.push((at, first));
+            scenario.happenings.push((later, second));
+            at = later + rng.below(20 * SECOND);
+        }
     }
     scenario
 }

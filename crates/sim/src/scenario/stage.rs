@@ -27,9 +27,18 @@ enum Event {
     End {
         worker: usize,
         life: u64,
+        cell: usize,
         from: u64,
         tokens: u64,
         generation: u32,
+    },
+    /// What was taken in vain then is put back.
+    Back {
+        worker: usize,
+        life: u64,
+        cell: usize,
+        tokens: u64,
+        charged: u64,
     },
     Happen(usize),
     Sample,
@@ -74,7 +83,7 @@ pub(super) struct Stage<'a> {
 impl<'a> Stage<'a> {
     pub(super) fn new(scenario: &'a Scenario, seed: u64, rules: Rules, record: bool) -> Stage<'a> {
         let limit = Limit {
-            rate: Line::new(scenario.config.rate.target.micro_per_second()),
+            rate: Line::new(scenario.config.rate.target.micro_per_second() / scenario.cost),
             burst: Line::new(scenario.burst()),
         };
         let hand = |(index, load): (usize, &Load)| Hand {
@@ -114,7 +123,8 @@ impl<'a> Stage<'a> {
     }
 
     pub(super) fn play(&mut self) {
-        self.act(Op::Configure { cells: vec![self.scenario.config.clone()], version: None });
+        let cells = self.scenario.meters().map(|(config, _)| config.clone()).collect();
+        self.act(Op::Configure { cells, version: None });
         for (index, (at, _)) in self.scenario.happenings.iter().enumerate() {
             self.at(*at, Event::Happen(index));
         }
@@ -163,12 +173,18 @@ impl<'a> Stage<'a> {
                     _ => self.poll(worker),
                 }
             }
-            Event::End { worker, life, from, tokens, generation } => {
+            Event::End { worker, life, cell, from, tokens, generation } => {
                 if self.hands[worker].life == life {
                     let name = self.hands[worker].name.clone();
-                    self.act(Op::Release { name, cell: 0, tokens, from, generation });
+                    self.act(Op::Release { name, cell, tokens, from, generation });
                     self.tick(worker);
                     self.poll(worker);
+                }
+            }
+            Event::Back { worker, life, cell, tokens, charged } => {
+                if self.hands[worker].life == life && self.runs(worker) {
+                    let name = self.hands[worker].name.clone();
+                    self.act(Op::Refund { name, cell, tokens, charged });
                 }
             }
             Event::Down(worker, seq, keep) => {
@@ -249,7 +265,10 @@ impl<'a> Stage<'a> {
         if hand.told != hand.waiting || refused > 0 {
             hand.told = hand.waiting;
             let (name, waiting) = (hand.name.clone(), hand.waiting);
-            self.act(Op::Want { name, cell: 0, waiting, largest: 1, asked: refused });
+            for (cell, (_, cost)) in self.scenario.meters().enumerate() {
+                let (name, waiting, asked) = (name.clone(), waiting * cost, refused * cost);
+                self.act(Op::Want { name, cell, waiting, largest: cost, asked });
+            }
         }
         let hand = &self.hands[worker];
         let next = if hand.waiting > 0 { Some(now) } else { hand.load.next(now) };
@@ -264,40 +283,87 @@ impl<'a> Stage<'a> {
     }
 
     fn serve(&mut self, worker: usize) {
+        let (scenario, now) = (self.scenario, self.now);
         let name = self.hands[worker].name.clone();
-        let now = self.now;
         let Ok(running) = self.machine.world.running(&name) else { return };
         let at = running.now(now);
-        let Some(cell) = running.client.cell_mut(0) else { return };
-        cell.refill(at);
-        let level = u64::try_from(cell.level().level()).unwrap_or(0);
-        let generation = cell.level().generation();
-        let is_in_flight = cell.mint().held().is_some_and(|held| held.policy == Terms::OnRelease);
-        let tokens = level.min(self.hands[worker].waiting);
-        if tokens == 0 {
+        let mut works = self.hands[worker].waiting;
+        // Of each meter, the generation where what is taken is in flight.
+        let mut held = Vec::with_capacity(1 + scenario.more.len());
+        for (index, (_, cost)) in scenario.meters().enumerate() {
+            let Some(cell) = running.client.cell_mut(index) else { return };
+            cell.refill(at);
+            let level = u64::try_from(cell.level().level()).unwrap_or(0);
+            let is_in_flight = cell.mint().held().is_some_and(|held| held.policy == Terms::OnRelease);
+            held.push(is_in_flight.then(|| cell.level().generation()));
+            works = works.min(level / cost);
+        }
+        if works == 0 {
             return;
         }
-        let spend = Op::Spend { name, cell: 0, tokens: Some(tokens), pause: Span::ZERO };
-        let Done::Admitted(mut left) = self.act(spend) else { return };
-        self.measure.admit(worker, left, now);
-        if is_in_flight {
-            self.begin(worker, left, generation);
+        if scenario.rolled_back_ppm > 0 && self.rng.chance(scenario.rolled_back_ppm, 1_000_000) {
+            return self.take_in_vain(worker, works);
+        }
+        for (cell, (_, cost)) in scenario.meters().enumerate() {
+            let (name, tokens) = (name.clone(), works * cost);
+            // A lease may have ended between the meters: then nothing is admitted, and what was taken goes back.
+            let spend = Op::Spend { name, cell, tokens: Some(tokens), pause: Span::ZERO };
+            if !matches!(self.act(spend), Done::Admitted(taken) if taken == tokens) {
+                for (cell, (_, cost)) in scenario.meters().enumerate().take(cell) {
+                    self.put_back(worker, cell, works * cost, now);
+                }
+                return;
+            }
+        }
+        self.measure.admit(worker, works, now);
+        for (cell, ((_, cost), generation)) in scenario.meters().zip(held).enumerate() {
+            if let Some(generation) = generation {
+                self.begin(worker, cell, works * cost, generation);
+            }
         }
         let hand = &mut self.hands[worker];
-        hand.waiting -= left;
+        hand.waiting -= works;
         hand.admitted_at = now;
-        while let Some((_, tokens)) = hand.queue.front_mut().filter(|_| left > 0) {
-            let part = (*tokens).min(left);
-            *tokens -= part;
+        let mut left = works;
+        while let Some((_, works)) = hand.queue.front_mut().filter(|_| left > 0) {
+            let part = (*works).min(left);
+            *works -= part;
             left -= part;
-            if *tokens == 0 {
+            if *works == 0 {
                 hand.queue.pop_front();
             }
         }
     }
 
+    /// Takes from some of the meters, finds that another one lacks something by now, and puts back what was taken: at once, or after
+    /// a pause in which there may be minted, or leases end.
+    fn take_in_vain(&mut self, worker: usize, works: u64) {
+        let now = self.now;
+        let most = u64::try_from(self.scenario.more.len()).unwrap_or(0);
+        let count = usize::try_from(1 + self.rng.below(most.max(1))).unwrap_or(1);
+        // A pause holds up what others wait for.
+        let pause = if self.rng.chance(1, 10) { self.rng.below(2 * SECOND) } else { 0 };
+        for (cell, (_, cost)) in self.scenario.meters().enumerate().take(count) {
+            let (name, tokens) = (self.hands[worker].name.clone(), works * cost);
+            let spend = Op::Spend { name, cell, tokens: Some(tokens), pause: Span::ZERO };
+            if matches!(self.act(spend), Done::Admitted(taken) if taken == tokens) {
+                if pause == 0 {
+                    self.put_back(worker, cell, tokens, now);
+                } else {
+                    let life = self.hands[worker].life;
+                    self.at(now + pause, Event::Back { worker, life, cell, tokens, charged: now });
+                }
+            }
+        }
+    }
+
+    fn put_back(&mut self, worker: usize, cell: usize, tokens: u64, charged: u64) {
+        let name = self.hands[worker].name.clone();
+        self.act(Op::Refund { name, cell, tokens, charged });
+    }
+
     /// Work begins, in pieces that end at different times.
-    fn begin(&mut self, worker: usize, tokens: u64, generation: u32) {
+    fn begin(&mut self, worker: usize, cell: usize, tokens: u64, generation: u32) {
         const PIECES: u64 = 8;
         let ((least, most), life) = (self.scenario.work, self.hands[worker].life);
         let mut left = tokens;
@@ -305,7 +371,7 @@ impl<'a> Stage<'a> {
             let part = left.min(tokens.div_ceil(PIECES));
             let takes = least + self.rng.below(most - least + 1);
             let from = self.now;
-            self.at(self.now + takes, Event::End { worker, life, from, tokens: part, generation });
+            self.at(self.now + takes, Event::End { worker, life, cell, from, tokens: part, generation });
             left -= part;
         }
     }

@@ -82,6 +82,7 @@ impl World {
         worker.boot.start(now);
         worker.state = State::Running;
         worker.last_seq = 0;
+        worker.charges.clear();
         worker.ended.clear();
         Ok(())
     }
@@ -137,11 +138,12 @@ impl World {
     pub fn refund(&mut self, name: &str, key: &CellKey, tokens: u64, charged: u64) -> Result<u64, Failure> {
         let now = self.now;
         let worker = self.running(name)?;
-        let (at, charged_boot) = (worker.now(now), worker.boot.at(charged));
+        let at = worker.now(now);
         let index = worker.index_of(key).ok_or(Failure::NoCell)?;
+        let mark = worker.charged(charged, index);
         let cell = worker.client.cell_mut(index).ok_or(Failure::NoCell)?;
         let (mint, level) = cell.bucket();
-        let back = mint.refund(level, tokens, charged_boot, at);
+        let back = mint.refund(level, tokens, mark, at);
         self.books.entry(key.clone()).or_default().unuse(name, charged, tokens);
         Ok(back)
     }
@@ -156,8 +158,7 @@ impl World {
         let index = worker.index_of(key).ok_or(Failure::NoCell)?;
         let who = worker.name.clone();
         let cell = worker.client.cell_mut(index).ok_or(Failure::NoCell)?;
-        let (mint, level) = cell.bucket();
-        mint.overdraw(level, tokens);
+        let tokens = cell.overdraw(tokens);
         self.books.entry(key.clone()).or_default().admit(&who, now, tokens, Terms::Minted);
         self.level(name, key)
     }

@@ -16,7 +16,7 @@ pub use worker::{State, Worker};
 
 use crate::checker::Verdict;
 use crate::rng::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use tollgate_core::bucket::PlainLevel;
 use tollgate_core::client::{Action, AfterRefusal, Client};
 use tollgate_core::ledger::escrow::Escrow;
@@ -200,6 +200,7 @@ impl World {
             state: State::Running,
             paused_until: 0,
             last_seq: 0,
+            charges: VecDeque::new(),
             ended: Vec::new(),
         };
         self.workers.insert(name.to_string(), worker);

@@ -55,6 +55,8 @@ impl World {
         let key = cell.key().clone();
         cell.refill(at);
         let policy = cell.mint().held().map_or(Terms::Minted, |held| held.policy);
+        worker.note_charge(now, index);
+        let cell = worker.client.cell_mut(index).ok_or(Failure::NoCell)?;
         let then = now.saturating_add(pause.0);
         let outcome = if clock_after {
             admit(cell.level(), cost, || boot.at(then)).map(|_| ())

@@ -1,14 +1,18 @@
 //! One worker process: a core client, its clocks, and whether any code of it runs.
 
 use super::clock::Clock;
+use std::collections::VecDeque;
 use std::rc::Rc;
-use tollgate_core::bucket::{Now, PlainLevel};
+use tollgate_core::bucket::{Level as _, Mark, Now, PlainLevel};
 use tollgate_core::client::{Client, Wants};
 use tollgate_core::limit::CellKey;
 use tollgate_core::units::WallTime;
 
 /// Workers' wall clocks show this at true time zero, in microseconds.
 const WALL_ZERO: u64 = 2_000_000_000_000;
+
+/// Charges that are remembered, so that they can be settled: what is older gets nothing back.
+const CHARGES_MAX: usize = 64;
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub struct Worker {
     pub wants: Vec<Wants>,
     /// The newest seq that it sent.
     pub last_seq: u64,
+    /// Where it charged lately, oldest first: in true time, by cell. At most [`CHARGES_MAX`].
+    pub charges: VecDeque<(u64, usize, Mark)>,
     /// Tokens whose work has ended while its code didn't run, by cell.
     pub ended: Vec<(usize, u64, u32)>,
 }
@@ -56,6 +62,23 @@ impl Worker {
     /// Whether its code runs at true time `t`.
     pub fn runs(&self, t: u64) -> bool {
         self.state == State::Running && self.paused_until <= t
+    }
+
+    /// Remembers that it charges from a cell at true time `t`, before it does.
+    pub(super) fn note_charge(&mut self, t: u64, cell: usize) {
+        let Some(mark) = self.client.cells().get(cell).map(|cell| Mark::of(cell.level())) else { return };
+        if self.charges.len() == CHARGES_MAX {
+            self.charges.pop_front();
+        }
+        self.charges.push_back((t, cell, mark));
+    }
+
+    /// Where the cell was charged at true time `t`, or last before; at its beginning when that isn't known any more.
+    pub(crate) fn charged(&self, t: u64, cell: usize) -> Mark {
+        let before = |(at, other, _): &&(u64, usize, Mark)| *other == cell && *at <= t;
+        let now = self.client.cells().get(cell).map_or(0, |cell| cell.level().generation());
+        let unknown = Mark { generation: now, looks: 0 };
+        self.charges.iter().rev().find(before).map_or(unknown, |(.., mark)| *mark)
     }
 
     /// The index of a cell.

@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tollgate_core::bucket::{Admitted, Arrival, Level, Mint, Now, Refusal, admit, admit_by};
+use tollgate_core::bucket::{Admitted, Arrival, Level, Mark, Mint, Now, Refusal, admit, admit_by};
 use tollgate_core::curve::{Rate, RateCurve};
 use tollgate_core::message::{LeaseName, LeaseTerms};
 use tollgate_core::policy::Terms;
@@ -154,7 +154,7 @@ fn lease(mint: &mut Mint, level: &AtomicLevel, seq: u64, sent: u64, tokens: u64)
     let arrival = Arrival {
         now,
         sent: now,
-        used_at_sending: mint.used(level),
+        spent_at_sending: mint.spent(level),
         name: LeaseName { epoch: 1, seq },
         granted: LedgerTime(sent),
     };
@@ -225,7 +225,11 @@ fn the_clock_is_read_after_taking() {
             return Err(Refusal::Empty);
         }
         assert!(at >= valid_until || clock.read() < valid_until, "taken when the lease had ended");
-        if at < valid_until { Ok(Admitted { at, valid_until, generation: 0 }) } else { Err(Refusal::Expired) }
+        if at < valid_until {
+            Ok(Admitted { at, valid_until, mark: Mark::default() })
+        } else {
+            Err(Refusal::Expired)
+        }
     };
     assert!(is_found(None, move || leases_follow_each_other(clock_first)));
 }
@@ -238,7 +242,11 @@ fn the_expiry_is_read_before_taking() {
         }
         let at = clock.read();
         let valid_until = level.expiry();
-        if at < valid_until { Ok(Admitted { at, valid_until, generation: 0 }) } else { Err(Refusal::Expired) }
+        if at < valid_until {
+            Ok(Admitted { at, valid_until, mark: Mark::default() })
+        } else {
+            Err(Refusal::Expired)
+        }
     };
     assert!(is_found(None, move || leases_follow_each_other(expiry_last)));
 }
@@ -279,4 +287,55 @@ fn what_is_given_back_is_not_taken_too() {
         assert_eq!(returned + taken + level.level(), PLENTY);
         assert_eq!(i64::try_from(mint.used(&*level)).unwrap(), taken);
     });
+}
+
+/// Tokens that are taken in vain and put back, while the mint refills a bucket that was full. `mark_first`: whether whoever takes
+/// looks before it takes, as it must.
+fn put_back_while_minting(mark_first: bool) {
+    let level = Arc::new(AtomicLevel::new(2, Span::ZERO));
+    let now = |micros: u64| Now { boot: BootTime(micros), wall: WallTime(micros) };
+    let mut mint = Mint::new(Rules::ALL);
+    let arrival = Arrival {
+        now: now(0),
+        sent: now(0),
+        spent_at_sending: 0,
+        name: LeaseName { epoch: 1, seq: 1 },
+        granted: LedgerTime(0),
+    };
+    let terms = LeaseTerms {
+        share: Share::ONE,
+        cap: Amount::tokens(8),
+        tokens: Amount::tokens(8),
+        duration: Span(1_000),
+        rate: RateCurve::constant(Rate::per_second(1_000_000)),
+        burst: 8,
+        policy: Terms::Minted,
+        scarce: false,
+        confirm: false,
+        due: None,
+    };
+    assert!(mint.apply(&*level, &arrival, &terms));
+    // Whoever has it is the only one who mints or puts back: the client's lock.
+    let mint = Arc::new(loom::sync::Mutex::new(mint));
+    let (others_level, others_mint) = (level.clone(), mint.clone());
+    let thread = thread::spawn(move || {
+        let before = Mark::of(&*others_level);
+        assert!(others_level.take(5));
+        let mark = if mark_first { before } else { Mark::of(&*others_level) };
+        let back = others_mint.lock().unwrap().refund(&*others_level, 5, mark, now(100));
+        assert!(back <= 5);
+    });
+    mint.lock().unwrap().refill(&*level, now(100));
+    thread.join().unwrap();
+    let mut mint = mint.lock().unwrap();
+    for later in [200, 300] {
+        mint.refill(&*level, now(later));
+        assert!(level.level() <= 8, "{} of 8", level.level());
+    }
+}
+
+#[test]
+fn what_is_put_back_never_comes_on_top_of_what_was_minted() {
+    check(|| put_back_while_minting(true));
+    assert!(is_found(None, || put_back_while_minting(false)));
 }

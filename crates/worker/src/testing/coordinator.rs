@@ -46,11 +46,11 @@ pub(super) struct TestCoordinator {
 
 /// What the test wants of it.
 struct Conduct {
-    limits: BTreeMap<String, TestLimit>,
+    limits: BTreeMap<CellKey, TestLimit>,
     /// Configurations so far.
     version: u64,
     /// What others have used of limits that began empty.
-    others: BTreeMap<String, u64>,
+    others: BTreeMap<CellKey, u64>,
     epoch: u64,
     round_trip: Duration,
     /// What goes wrong with the next messages.
@@ -93,13 +93,17 @@ impl TestCoordinator {
     ///
     /// # Errors
     /// What is wrong with them; then none is changed.
-    pub(super) fn configure(&self, set: Vec<TestLimit>, keep: impl Fn(&str) -> bool) -> Result<(), String> {
+    pub(super) fn configure(
+        &self,
+        set: Vec<TestLimit>,
+        keep: impl Fn(&CellKey) -> bool,
+    ) -> Result<(), String> {
         let mut conduct = self.conduct();
         let mut limits = conduct.limits.clone();
-        limits.retain(|name, _| keep(name));
+        limits.retain(|key, _| keep(key));
         let used_up: Vec<CellKey> =
             set.iter().filter(|limit| limit.used_up).map(|limit| limit.config.key.clone()).collect();
-        limits.extend(set.into_iter().map(|limit| (limit.name().to_owned(), limit)));
+        limits.extend(set.into_iter().map(|limit| (limit.key().clone(), limit)));
         let cells = limits.values().map(|limit| limit.config.clone()).collect::<Vec<_>>();
         for cell in &cells {
             cell.check().map_err(|error| format!("limit {}: {error}", cell.key))?;
@@ -114,8 +118,8 @@ impl TestCoordinator {
         conduct.limits = limits;
         for key in used_up {
             let id = format!("others-{}", conduct.version);
-            let limit = key.limit.clone();
-            *conduct.others.entry(limit).or_default() += self.use_up(key, id);
+            let used = self.use_up(key.clone(), id);
+            *conduct.others.entry(key).or_default() += used;
         }
         Ok(())
     }
@@ -160,8 +164,8 @@ impl TestCoordinator {
         conduct.all = None;
     }
 
-    /// The names of all limits.
-    pub(super) fn names(&self) -> Vec<String> {
+    /// All limits, with their meters.
+    pub(super) fn keys(&self) -> Vec<CellKey> {
         self.conduct().limits.keys().cloned().collect()
     }
 
@@ -170,11 +174,13 @@ impl TestCoordinator {
         self.ledger().state().cells.clone()
     }
 
-    /// What is known of a limit's use: tokens, and strict permits that wait or are out.
-    pub(super) fn used(&self, limit: &str) -> (u64, usize) {
-        let others = self.conduct().others.get(limit).copied().unwrap_or(0);
+    /// What is known of a meter's use: tokens, and strict permits that wait or are out.
+    pub(super) fn used(&self, limit: &str, meter: &str) -> (u64, usize) {
+        let is_meant = |key: &CellKey| key.limit == limit && key.meter == meter;
+        let others =
+            self.conduct().others.iter().filter(|(key, _)| is_meant(key)).map(|(_, used)| used).sum();
         let ledger = self.ledger();
-        let cells = ledger.state().cells.iter().filter(|(key, _)| key.limit == limit);
+        let cells = ledger.state().cells.iter().filter(|(key, _)| is_meant(key));
         let (used, open) = cells.fold((0, 0), |(used, open), (_, cell)| {
             let over = |stage: &Stage| matches!(stage, Stage::Over { .. });
             (used + cell.used, open + cell.strict.values().filter(|strict| !over(&strict.stage)).count())

@@ -48,6 +48,25 @@ impl TestLimit {
         limit
     }
 
+    /// Another meter than `requests`: `tokens`, `bytes`, or a name of one's own. A limit has as many meters as are set.
+    ///
+    /// ```
+    /// # use tollgate_worker::testing::{self, TestGroup, TestLimit};
+    /// testing::run(async {
+    ///     let tokens = TestLimit::per_second("openai", 1_000).meter("tokens");
+    ///     let group = TestGroup::new([TestLimit::per_second("openai", 10), tokens]);
+    ///     let gate = group.gate().await;
+    ///     drop(gate.acquire("openai").charge("tokens", 300).await.unwrap());
+    ///     assert_eq!(group.usage("openai").charged, 1);
+    ///     assert_eq!(group.meter_usage("openai", "tokens").charged, 300);
+    /// });
+    /// ```
+    #[must_use]
+    pub fn meter(mut self, meter: &str) -> TestLimit {
+        self.config.key.meter = meter.to_owned();
+        self
+    }
+
     /// How long work in flight goes on downstream after its client is gone. Turns the limit into one of what is in flight.
     #[must_use]
     pub fn drain(mut self, drain: Duration) -> TestLimit {
@@ -85,8 +104,8 @@ impl TestLimit {
         self
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.config.key.limit
+    pub(super) fn key(&self) -> &CellKey {
+        &self.config.key
     }
 }
 

@@ -153,6 +153,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use time::Time;
 use tollgate_core::ledger::{Input, WORKERS_MAX};
+use tollgate_core::limit::CellKey;
 
 /// So often everybody may run who is awake before a moment counts as over. A permit passes through three tasks.
 const TURNS: usize = 16;
@@ -244,10 +245,10 @@ impl TestGroup {
     /// The options of [`TestGroup::gate`]: all limits are leased from the start, by the group's clock.
     pub fn options(&self) -> Options {
         let seed = self.seed();
-        Options { seed: Some(seed), ..Options::new() }
-            .worker(format!("test-{seed}"))
-            .clock(self.clock())
-            .limits(self.0.coordinator.names())
+        let options = Options { seed: Some(seed), ..Options::new() };
+        let options = options.worker(format!("test-{seed}")).clock(self.clock());
+        let keys = self.0.coordinator.keys();
+        keys.into_iter().fold(options, |options, key| options.meter(key.limit, key.meter))
     }
 
     /// A gate with other options. Returns it when the coordinator has answered once, or not: see [`Gate::connect`].
@@ -330,14 +331,20 @@ impl TestGroup {
         self.configure(vec![limit.into()], |_| true);
     }
 
-    /// Removes a limit. Gates hear of it by a notice.
+    /// Removes a limit with all its meters. Gates hear of it by a notice.
     #[track_caller]
     pub fn remove(&self, limit: &str) {
-        self.configure(Vec::new(), |name| name != limit);
+        self.configure(Vec::new(), |key| key.limit != limit);
+    }
+
+    /// Removes one meter of a limit. Gates hear of it by a notice.
+    #[track_caller]
+    pub fn remove_meter(&self, limit: &str, meter: &str) {
+        self.configure(Vec::new(), |key| key.limit != limit || key.meter != meter);
     }
 
     #[track_caller]
-    fn configure(&self, set: Vec<TestLimit>, keep: impl Fn(&str) -> bool) {
+    fn configure(&self, set: Vec<TestLimit>, keep: impl Fn(&CellKey) -> bool) {
         if let Err(error) = self.0.coordinator.configure(set, keep) {
             panic!("{error}");
         }
@@ -393,22 +400,36 @@ impl TestGroup {
 
     // What came of it.
 
-    /// What was charged to a limit until now.
+    /// What was charged to a limit until now: to its meter `requests`, or to the first it has if it has no such meter.
     ///
     /// # Panics
     /// When there is no such limit and nobody asked for it: a wrong name would look like a limit that isn't used.
     #[track_caller]
     pub fn usage(&self, limit: &str) -> Usage {
-        let names = self.0.coordinator.names();
-        let mut known = names.iter().any(|name| name == limit);
+        let keys = self.0.coordinator.keys();
+        let mut meters = keys.iter().filter(|key| key.limit == limit).map(|key| key.meter.as_str());
+        let first = meters.clone().find(|meter| *meter == CellKey::METER).or(meters.next());
+        self.meter_usage(limit, first.unwrap_or(CellKey::METER))
+    }
+
+    /// What was charged to one meter of a limit until now.
+    ///
+    /// # Panics
+    /// As [`TestGroup::usage`].
+    #[track_caller]
+    pub fn meter_usage(&self, limit: &str, meter: &str) -> Usage {
+        let keys = self.0.coordinator.keys();
+        let mut known = keys.iter().any(|key| key.limit == limit && key.meter == meter);
         let mut usage = Usage::default();
         let gates = self.made().gates.clone();
-        for state in gates.iter().flat_map(|gate| gate.state().limits).filter(|state| state.limit == limit) {
+        let states = gates.iter().flat_map(|gate| gate.state().limits);
+        for state in states.filter(|state| state.limit == limit && state.meter == meter) {
             known = true;
             usage.add(state);
         }
-        assert!(known, "limit {limit:?} is not set, and nobody asked for it; there are {names:?}");
-        (usage.reported, usage.strict_open) = self.0.coordinator.used(limit);
+        let there: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        assert!(known, "limit {limit:?} is not set, and nobody asked for it; there are {there:?}");
+        (usage.reported, usage.strict_open) = self.0.coordinator.used(limit, meter);
         usage
     }
 }

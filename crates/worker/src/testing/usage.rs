@@ -15,6 +15,8 @@ pub struct Usage {
     pub granted: u64,
     /// Tokens charged for them, what was settled included.
     pub charged: u64,
+    /// Tokens that were used and not charged, since the debt was at its bound.
+    pub beyond: u64,
     /// Refusals, by reason; reasons that did not occur are left out.
     pub refused: Vec<(Reason, u64)>,
     /// Settled permits, by outcome; outcomes that did not occur are left out.
@@ -53,7 +55,9 @@ impl Usage {
     }
 
     pub(super) fn add(&mut self, limit: LimitState) {
-        let Counters { granted, charged, refused, waited, waited_for, gave_up, settled } = limit.counters;
+        let Counters { granted, charged, beyond, refused, waited, waited_for, gave_up, settled } =
+            limit.counters;
+        self.beyond += beyond;
         self.granted += granted;
         self.charged += charged;
         self.waited += waited;

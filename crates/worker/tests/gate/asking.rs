@@ -194,7 +194,8 @@ async fn impossible_questions_are_answered_and_charge_nothing() {
     let level = gate.state().limits[0].level;
     let zero = gate.acquire("api").cost(0).await.unwrap_err();
     assert_eq!(zero.to_string(), "limit \"api\": cost is 0, allowed: 1 to the limit's burst");
-    let above = AcquireError::CostAboveBurst { limit: "api".into(), cost: 11, burst: 10 };
+    let above =
+        AcquireError::CostAboveBurst { limit: "api".into(), meter: "requests".into(), cost: 11, burst: 10 };
     assert_eq!(gate.acquire("api").cost(11).await.unwrap_err(), above);
     assert_eq!(gate.limit("api").try_acquire(11).unwrap_err(), above);
     assert!(matches!(gate.limit("api").try_acquire(u64::MAX), Err(AcquireError::CostAboveBurst { .. })));

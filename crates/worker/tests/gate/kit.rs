@@ -18,7 +18,8 @@ async fn each_refusal_can_be_had() {
     let late = gate.acquire("api").cost(5).timeout(Duration::from_millis(100)).await.unwrap_err();
     assert_eq!(late.reason(), Some(Reason::Deadline));
     assert_eq!(gate.acquire("closed").await.unwrap_err().reason(), Some(Reason::NoQuota));
-    let above = AcquireError::CostAboveBurst { limit: "api".into(), cost: 6, burst: 5 };
+    let above =
+        AcquireError::CostAboveBurst { limit: "api".into(), meter: "requests".into(), cost: 6, burst: 5 };
     assert_eq!(gate.acquire("api").cost(6).await.unwrap_err(), above);
     group.set(limit("api", 10, 3));
     group.advance(Duration::from_millis(300)).await;

@@ -17,6 +17,8 @@ mod kit;
 mod leases;
 mod logs;
 mod names;
+mod settling;
+mod several;
 mod sharing;
 mod strict;
 mod waiting;

@@ -57,7 +57,8 @@ async fn a_crowd_has_one_message_under_way_and_is_served_in_order() {
 async fn what_can_never_be_granted_is_an_error_at_once() {
     let group = TestGroup::new([limit("api", 10, 5)]);
     let strict = group.strict();
-    let above = AcquireError::CostAboveBurst { limit: "api".into(), cost: 6, burst: 5 };
+    let above =
+        AcquireError::CostAboveBurst { limit: "api".into(), meter: "requests".into(), cost: 6, burst: 5 };
     assert_eq!(strict.acquire("api").cost(6).await.unwrap_err(), above);
     assert!(matches!(strict.acquire("nonesuch").await, Err(AcquireError::UnknownLimit { .. })));
     assert!(matches!(strict.acquire("api").cost(0).await, Err(AcquireError::ZeroCost { .. })));

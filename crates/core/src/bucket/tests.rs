@@ -1,0 +1,254 @@
+//! What is put back: never so much that a bucket, or a window, holds more than it may.
+
+use super::*;
+use crate::curve::Rate;
+use alloc::vec::Vec;
+
+const SECOND: u64 = 1_000_000;
+
+struct Bucket {
+    mint: Mint,
+    level: PlainLevel,
+}
+
+fn at(micros: u64) -> Now {
+    Now { boot: BootTime(micros), wall: WallTime(micros) }
+}
+
+fn terms(cap: u64, tokens: u64, rate: u64, policy: Terms) -> LeaseTerms {
+    LeaseTerms {
+        share: if rate == 0 { Share::ZERO } else { Share::ONE },
+        cap: Amount::tokens(cap),
+        tokens: Amount::tokens(tokens),
+        duration: Span::from_secs(60),
+        rate: RateCurve::constant(Rate::per_second(rate.max(1))),
+        burst: cap,
+        policy,
+        scarce: false,
+        confirm: false,
+        due: None,
+    }
+}
+
+impl Bucket {
+    fn new(terms: &LeaseTerms) -> Bucket {
+        let mut bucket = Bucket { mint: Mint::new(Rules::ALL), level: PlainLevel::default() };
+        bucket.renew(0, 0, terms);
+        bucket
+    }
+
+    fn renew(&mut self, micros: u64, spent_at_sending: u64, terms: &LeaseTerms) {
+        let name = LeaseName { epoch: 1, seq: 1 };
+        let (now, granted) = (at(micros), LedgerTime(micros));
+        assert!(self.mint.apply(
+            &self.level,
+            &Arrival { now, sent: now, spent_at_sending, name, granted },
+            terms
+        ));
+    }
+
+    fn refund(&mut self, tokens: u64, mark: Mark, now: u64) -> u64 {
+        self.mint.refund(&self.level, tokens, mark, at(now))
+    }
+
+    fn take(&mut self, tokens: u64) -> Mark {
+        let mark = Mark::of(&self.level);
+        assert!(self.level.take(tokens));
+        mark
+    }
+
+    fn look(&mut self, micros: u64) {
+        self.mint.refill(&self.level, at(micros));
+    }
+}
+
+#[test]
+fn what_nobody_missed_goes_back_whole_also_into_a_full_bucket() {
+    let mut bucket = Bucket::new(&terms(10, 10, 5, Terms::Minted));
+    let mark = bucket.take(6);
+    assert_eq!(bucket.refund(6, mark, 20), 6);
+    assert_eq!((bucket.level.level(), bucket.mint.used(&bucket.level)), (10, 0));
+    // And it is known to be full: nothing is minted on top.
+    bucket.look(5 * SECOND);
+    assert_eq!(bucket.level.level(), 10);
+}
+
+#[test]
+fn what_was_minted_meanwhile_is_not_put_back_on_top() {
+    let mut bucket = Bucket::new(&terms(10, 10, 5, Terms::Minted));
+    let mark = bucket.take(6);
+    bucket.look(SECOND / 2);
+    bucket.look(2 * SECOND);
+    let back = bucket.refund(6, mark, 2 * SECOND);
+    bucket.look(20 * SECOND);
+    assert!(back <= 6 && bucket.level.level() <= 10, "{back} back, {}", bucket.level.level());
+}
+
+#[test]
+fn two_refunds_don_t_each_take_the_room_of_both() {
+    let mut bucket = Bucket::new(&terms(100, 100, 10, Terms::Minted));
+    let (a, b) = (bucket.take(50), bucket.take(50));
+    // The first look finds them gone, the second one mints nearly 70; so 30 had room all the time. Then others use 60 at once.
+    bucket.look(4 * SECOND);
+    bucket.look(11 * SECOND);
+    bucket.take(60);
+    let back = bucket.refund(50, a, 11 * SECOND) + bucket.refund(50, b, 11 * SECOND);
+    let again = bucket.refund(50, a, 11 * SECOND);
+    assert!((30..=31).contains(&back) && again == 0, "{back}, then {again}");
+    let at_once = 60 + bucket.level.level();
+    assert!(at_once <= 100, "{at_once} at once");
+}
+
+#[test]
+fn what_was_given_back_or_has_ended_meanwhile_does_not_come_alive_again() {
+    let all = terms(10, 10, 5, Terms::Minted);
+    let mut bucket = Bucket::new(&all);
+    let mark = bucket.take(4);
+    assert_eq!(bucket.mint.give_back(&bucket.level, u64::MAX), 6);
+    let back = bucket.refund(4, mark, 10);
+    bucket.look(20 * SECOND);
+    let cap = bucket.mint.held().unwrap().cap.whole();
+    assert!(i128::from(bucket.level.level()) <= cap, "{back} back, {} of {cap}", bucket.level.level());
+
+    let mut bucket = Bucket::new(&all);
+    let mark = bucket.take(4);
+    bucket.mint.end(&bucket.level);
+    assert_eq!(bucket.refund(4, mark, 10), 0);
+    bucket.renew(20, bucket.mint.spent(&bucket.level), &all);
+    assert_eq!((bucket.refund(4, mark, 30), bucket.level.level()), (0, 10));
+}
+
+#[test]
+fn tokens_that_were_put_back_count_as_spent_since_the_request() {
+    // Six are charged when the request goes out; they go back, eight are used, and then the reply brings what was missing.
+    let mut bucket = Bucket::new(&terms(10, 10, 0, Terms::Minted));
+    let mark = bucket.take(6);
+    bucket.look(4 * SECOND);
+    let spent_at_sending = bucket.mint.spent(&bucket.level);
+    assert_eq!(bucket.refund(6, mark, 5 * SECOND), 6);
+    bucket.take(8);
+    bucket.renew(6 * SECOND, spent_at_sending, &terms(10, 6, 0, Terms::Minted));
+    assert!(bucket.level.level() + 8 <= 10, "{} on top of 8 of 10", bucket.level.level());
+}
+
+#[test]
+fn an_unused_token_of_a_window_comes_back_once() {
+    let mut bucket = Bucket::new(&terms(10, 0, 0, Terms::After(Span::from_secs(10))));
+    let mark = bucket.take(5);
+    for second in 1..=8 {
+        bucket.look(second * SECOND);
+    }
+    assert_eq!(bucket.refund(5, mark, 9 * SECOND), 5);
+    assert_eq!(bucket.level.level(), 10);
+    bucket.look(30 * SECOND);
+    assert_eq!(bucket.level.level(), 10, "it came back a second time");
+
+    // What has come back by itself doesn't come back again, at the cost of others.
+    let mark = bucket.take(5);
+    for second in 31..=44 {
+        bucket.look(second * SECOND);
+    }
+    assert_eq!(bucket.level.level(), 10);
+    bucket.take(5);
+    assert_eq!(bucket.refund(5, mark, 45 * SECOND), 0);
+}
+
+#[test]
+fn of_an_older_way_of_counting_nothing_is_put_back() {
+    let window = terms(10, 0, 0, Terms::After(Span::from_secs(10)));
+    let mut bucket = Bucket::new(&window);
+    let mark = bucket.take(5);
+    bucket.renew(1, 0, &terms(10, 0, 0, Terms::OnRelease));
+    bucket.renew(2, 0, &window);
+    bucket.take(5);
+    assert_eq!(bucket.refund(5, mark, 3), 0);
+    assert_eq!(bucket.level.level(), 5);
+}
+
+#[test]
+fn what_is_in_flight_goes_back_in_parts() {
+    let mut bucket = Bucket::new(&terms(10, 0, 0, Terms::OnRelease));
+    let mark = bucket.take(8);
+    bucket.look(10);
+    assert_eq!(bucket.refund(3, mark, SECOND), 3);
+    assert_eq!((bucket.level.level(), bucket.mint.out(&bucket.level)), (5, 5));
+}
+
+#[test]
+fn debt_ends_at_its_bound_and_what_is_beyond_is_told() {
+    let mut bucket = Bucket::new(&terms(10, 10, 5, Terms::Minted));
+    let (mint, level) = (&mut bucket.mint, &bucket.level);
+    assert_eq!(mint.overdraw(level, 50, 100), 50);
+    assert_eq!(mint.overdraw(level, 100, 100), 60);
+    assert_eq!((level.level(), mint.overdraw(level, u64::MAX, 100)), (-100, 0));
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// A charge: when, where in the level's history, and how many of its tokens were really used.
+type Charge = (u64, Mark, u64);
+
+/// Charges, refunds and looks drawn at random; `each` sees all charges after every step.
+fn at_random(terms: &LeaseTerms, seed: u64, mut each: impl FnMut(u64, &[Charge])) {
+    let mut random = Random(seed);
+    let mut bucket = Bucket::new(&LeaseTerms { duration: Span::from_secs(120), ..*terms });
+    let mut charges: Vec<Charge> = Vec::new();
+    let mut now = 1;
+    for _ in 0..200 {
+        now += random.below(SECOND / 4);
+        match random.below(4) {
+            0 => bucket.look(now),
+            1 if !charges.is_empty() => {
+                let index = usize::try_from(random.below(charges.len() as u64)).unwrap();
+                let (_, mark, tokens) = charges[index];
+                let unused = random.below(tokens + 1);
+                bucket.refund(unused, mark, now);
+                // Its owner says truly what it didn't use, whether that helped or not.
+                charges[index].2 -= unused;
+            }
+            _ => {
+                bucket.mint.refill(&bucket.level, at(now));
+                let (mark, tokens) = (Mark::of(&bucket.level), 1 + random.below(6));
+                if bucket.level.take(tokens) {
+                    charges.push((now, mark, tokens));
+                }
+            }
+        }
+        each(now, &charges);
+    }
+}
+
+#[test]
+fn no_window_ever_has_more_than_there_are_whatever_is_put_back() {
+    let length = 2 * SECOND;
+    for seed in 0..300 {
+        at_random(&terms(20, 0, 0, Terms::After(Span(length))), seed, |now, charges| {
+            let used: u64 =
+                charges.iter().filter(|(at, ..)| at + length > now).map(|(.., tokens)| tokens).sum();
+            assert!(used <= 20, "seed {seed}: {used} in the window before {now}");
+        });
+    }
+}
+
+#[test]
+fn no_interval_ever_has_more_than_burst_and_rate_whatever_is_put_back() {
+    for seed in 0..300 {
+        let mut charges = Vec::new();
+        at_random(&terms(20, 20, 10, Terms::Minted), seed, |_, all| charges = all.to_vec());
+        for (index, (from, ..)) in charges.iter().enumerate() {
+            let mut used = 0;
+            for (to, _, tokens) in charges.get(index..).unwrap_or_default() {
+                used += tokens;
+                let bound = 20 * SECOND + 10 * (to - from);
+                assert!(used * SECOND <= bound, "seed {seed}: {used} from {from} to {to}");
+            }
+        }
+    }
+}

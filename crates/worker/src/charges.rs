@@ -1,0 +1,184 @@
+//! What a piece of work is charged: one meter, or several of one limit. Here are the ways that may take a lock.
+
+use crate::error::{AcquireError, Reason};
+use crate::limit::{Cell, Core};
+use crate::local;
+use crate::permit::Permit;
+use crate::queue::{Facts, Queue, Verdict};
+use crate::set::{Costs, Partial, Set};
+use std::sync::{Arc, MutexGuard};
+use tollgate_core::bucket::Level;
+use tollgate_core::units::{BootTime, Span};
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(crate) enum Charges {
+    One(Arc<Cell>, u64),
+    Several(Arc<Set>, Costs),
+}
+
+/// One meter, as somebody finds it who can't be served now.
+pub(crate) struct Found<'a> {
+    pub cell: &'a Arc<Cell>,
+    pub cost: u64,
+    pub facts: Facts,
+    pub level: i64,
+    /// Tokens that others wait for who come before.
+    pub ahead: u64,
+}
+
+/// The queues of all meters, locked in the order that everybody keeps to.
+pub(crate) type Queues<'a> = Vec<MutexGuard<'a, Queue>>;
+
+impl Charges {
+    /// The meters that are charged, in the order in which everybody takes and locks them.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&Arc<Cell>, u64)> {
+        let (one, several) = match self {
+            Charges::One(cell, cost) => (Some((cell, *cost)), None),
+            Charges::Several(set, costs) => (None, Some(set.charged(costs))),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
+    pub(crate) fn core(&self) -> Option<&Arc<Core>> {
+        match self {
+            Charges::One(cell, _) => Some(&cell.core),
+            Charges::Several(set, _) => set.core(),
+        }
+    }
+
+    /// The error of a question that can't be answered.
+    pub(crate) fn wrong(&self) -> Option<AcquireError> {
+        match self {
+            Charges::One(cell, cost) => (*cost == 0 || cell.index.is_none()).then(|| cell.wrong(*cost)),
+            Charges::Several(set, costs) => set.wrong(costs),
+        }
+    }
+
+    pub(crate) fn take_quickly(&self) -> Option<Permit> {
+        match self {
+            Charges::One(cell, cost) => cell.take_quickly(*cost).map(|admitted| cell.permit(*cost, admitted)),
+            Charges::Several(set, costs) => {
+                set.take_quickly(costs).map(|taken| Permit::of_several(local::set_handle(set), taken))
+            }
+        }
+    }
+
+    pub(crate) fn lock(&self) -> Queues<'_> {
+        self.each().map(|(cell, _)| cell.queue()).collect()
+    }
+
+    /// Takes, minting what is due; the caller holds all queues. What can't be taken whole and can't be put back under their locks
+    /// is to be handed to [`Charges::put_back`] after them.
+    pub(crate) fn take(&self) -> Result<Permit, Option<Partial>> {
+        match self {
+            Charges::One(cell, cost) => {
+                cell.take(*cost).map(|admitted| cell.permit(*cost, admitted)).ok_or(None)
+            }
+            Charges::Several(set, costs) => {
+                set.take(costs).map(|taken| Permit::of_several(local::set_handle(set), taken))
+            }
+        }
+    }
+
+    /// Without any lock of a queue.
+    pub(crate) fn put_back(&self, partial: Option<Partial>) {
+        if let (Charges::Several(set, _), Some(partial), Some(core)) = (self, partial, self.core()) {
+            set.put_back(partial, &mut core.client());
+        }
+    }
+
+    /// The refusal of all requests in a forked child: what is held belongs to its parent, and so do the locks.
+    pub(crate) fn refusal_elsewhere(&self) -> Option<AcquireError> {
+        self.each().find_map(|(cell, cost)| cell.refusal_elsewhere(cost))
+    }
+
+    /// How the meters are for somebody with this number, `None` for a newcomer.
+    pub(crate) fn found<'a>(&'a self, queues: &Queues<'_>, number: Option<u64>) -> Vec<Found<'a>> {
+        let each = self.each().zip(queues);
+        each.map(|((cell, cost), queue)| {
+            let ahead = number.map_or(queue.cost(), |number| queue.ahead_of(number));
+            Found { cell, cost, facts: queue.facts, level: cell.level.level(), ahead }
+        })
+        .collect()
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn try_slowly(&self) -> Result<Permit, AcquireError> {
+        if let Some(refusal) = self.refusal_elsewhere() {
+            return Err(refusal);
+        }
+        let queues = self.lock();
+        let mut partial = None;
+        if queues.iter().all(|queue| queue.present() == 0) {
+            match self.take() {
+                Ok(permit) => return Ok(permit),
+                Err(left) => partial = left,
+            }
+        }
+        let found = self.found(&queues, None);
+        drop(queues);
+        self.put_back(partial);
+        let Some(core) = self.core() else { return Err(nothing()) };
+        let now = core.clock.boot();
+        let (found, verdict) = match doom(&found, None, now) {
+            Some(doom) => doom,
+            None => match longest(&found, now) {
+                Some(found) => (found, Verdict::Refused(found.reason_now(now))),
+                None => return Err(nothing()),
+            },
+        };
+        found.cell.kick_gently(now);
+        Err(found.refusal(verdict, now))
+    }
+}
+
+/// For what can't be: work that is charged to nothing is refused before.
+fn nothing() -> AcquireError {
+    AcquireError::ZeroCost { limit: "".into(), meter: "".into() }
+}
+
+/// The first meter by which waiting can't end with a permit as things stand.
+pub(crate) fn doom<'a, 'b>(
+    found: &'b [Found<'a>],
+    number: Option<u64>,
+    now: BootTime,
+) -> Option<(&'b Found<'a>, Verdict)> {
+    found.iter().find_map(|found| Some((found, found.facts.verdict(found.cost, found.level, number, now)?)))
+}
+
+/// Of the meters that lack something, the one that takes longest; the first one when none lacks anything any more.
+pub(crate) fn longest<'a, 'b>(found: &'b [Found<'a>], now: BootTime) -> Option<&'b Found<'a>> {
+    let lacking = found.iter().filter(|found| found.ahead > 0 || found.is_short());
+    lacking.max_by_key(|found| found.hint(Reason::Empty, now).unwrap_or(Span(u64::MAX))).or(found.first())
+}
+
+impl Found<'_> {
+    fn is_short(&self) -> bool {
+        u64::try_from(self.level).unwrap_or(0) < self.cost
+    }
+
+    fn tokens(&self) -> u64 {
+        self.cost.saturating_add(self.ahead)
+    }
+
+    fn reason_now(&self, now: BootTime) -> Reason {
+        self.facts.reason_now(self.ahead > 0, now)
+    }
+
+    fn hint(&self, reason: Reason, now: BootTime) -> Option<Span> {
+        self.facts.hint(reason, self.tokens(), self.level, now)
+    }
+
+    /// Makes and counts the error.
+    pub(crate) fn refusal(&self, verdict: Verdict, now: BootTime) -> AcquireError {
+        let hint = self.facts.hint_of(verdict, self.tokens(), self.level, now);
+        self.cell.refusal(verdict, self.cost, hint)
+    }
+
+    /// Whether a deadline in `left` can't be met for sure.
+    pub(crate) fn is_late(&self, left: Span, now: BootTime) -> bool {
+        left < self.facts.soonest(self.tokens(), now)
+    }
+}

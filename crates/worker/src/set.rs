@@ -1,0 +1,275 @@
+//! Several meters of one limit that are charged together: all or nothing.
+//!
+//! Everybody takes from them in the same order and locks their queues in the same order. First all levels are looked at, and only
+//! then is anything taken, so that something has to be put back only when somebody else took in between. What is put back
+//! follows the rule of refunds: as long as no mint has looked at a level since, it is as if nothing had been taken; else only
+//! what had room all the time goes back (`Mint::refund`).
+
+use crate::charges::Charges;
+use crate::error::AcquireError;
+use crate::level::{AtomicLevel, SharedLevel};
+use crate::limit::{Cell, Core};
+use crate::local;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tollgate_core::bucket::{Admitted, Level, Mark};
+use tollgate_core::client::Client;
+use tollgate_core::limit::OutOfRange;
+use tollgate_core::units::BootTime;
+
+/// The most meters that one piece of work is charged to: a permit has room for so many, since it is made without allocating.
+pub const METERS_MAX: usize = 8;
+
+/// What a piece of work costs, by the order of a [`Set`]; 0 where it isn't charged.
+pub(crate) type Costs = [u64; METERS_MAX];
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Set {
+    /// By their places at the client: the order in which everybody takes and locks.
+    cells: Box<[Arc<Cell>]>,
+    /// Where each meter is in there, in the order in which they were named.
+    places: Box<[usize]>,
+    /// Why nothing can be asked of it.
+    fault: Option<AcquireError>,
+}
+
+/// A charge that was made, by the order of its set.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Part {
+    pub cost: u64,
+    pub mark: Mark,
+}
+
+impl Part {
+    /// Whether it holds tokens that are put back when the work is done.
+    pub(crate) fn is_held(&self) -> bool {
+        self.cost > 0 && self.mark.puts_back()
+    }
+}
+
+/// All of it was taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub at: BootTime,
+    /// The end of the lease that ends first.
+    pub valid_until: BootTime,
+    pub parts: [Part; METERS_MAX],
+}
+
+/// Not all of it could be taken: what was taken must go back.
+#[must_use = "what was taken must be put back"]
+#[derive(Debug)]
+pub(crate) struct Partial {
+    /// Those that were taken.
+    parts: [Part; METERS_MAX],
+    /// Cells whose leases had ended, one bit each: what was taken of them is void.
+    ended: u32,
+}
+
+impl Set {
+    /// Of different meters of one limit, at least one of them.
+    pub(crate) fn new(named: Vec<Arc<Cell>>) -> Set {
+        let mut cells = named.clone();
+        cells.sort_by_key(|cell| cell.index);
+        let place = |cell: &Arc<Cell>| cells.iter().position(|other| Arc::ptr_eq(other, cell));
+        let places: Box<[usize]> = named.iter().filter_map(place).collect();
+        let fault = fault(&named);
+        cells.truncate(METERS_MAX);
+        Set { cells: cells.into(), places, fault }
+    }
+
+    pub(crate) fn cells(&self) -> &[Arc<Cell>] {
+        &self.cells
+    }
+
+    /// Where the meter is that was named at this place.
+    pub(crate) fn place(&self, index: usize) -> Option<usize> {
+        self.places.get(index).copied()
+    }
+
+    /// All meters in the order in which they were named, each with its place in the set's own.
+    pub(crate) fn in_named_order(&self) -> impl Iterator<Item = (usize, &Arc<Cell>)> {
+        self.places.iter().filter_map(|place| Some((*place, self.cells.get(*place)?)))
+    }
+
+    /// The cell of the meter that was named at this place.
+    pub(crate) fn named(&self, index: usize) -> Option<&Arc<Cell>> {
+        self.cells.get(*self.places.get(index)?)
+    }
+
+    /// What a piece of work of these costs is charged.
+    pub(crate) fn charges(self: &Arc<Set>, costs: Costs) -> Charges {
+        match (&*self.cells, &self.fault) {
+            ([cell], None) => Charges::One(cell.clone(), costs.first().copied().unwrap_or(0)),
+            _ => Charges::Several(self.clone(), costs),
+        }
+    }
+
+    /// Costs that are given in the order in which the meters were named, in the set's own.
+    #[inline]
+    pub(crate) fn in_order(&self, costs: &[u64]) -> Costs {
+        let mut ordered = Costs::default();
+        for (place, cost) in self.places.iter().zip(costs) {
+            if let Some(slot) = ordered.get_mut(*place) {
+                *slot = *cost;
+            }
+        }
+        ordered
+    }
+
+    /// The cells that are charged, with their costs.
+    #[inline]
+    pub(crate) fn charged<'a>(&'a self, costs: &'a Costs) -> impl Iterator<Item = (&'a Arc<Cell>, u64)> {
+        self.cells.iter().zip(costs).filter(|(_, cost)| **cost > 0).map(|(cell, cost)| (cell, *cost))
+    }
+
+    pub(crate) fn core(&self) -> Option<&Arc<Core>> {
+        self.cells.first().map(|cell| &cell.core)
+    }
+
+    /// The error of a question that can't be answered.
+    #[inline]
+    pub(crate) fn wrong(&self, costs: &Costs) -> Option<AcquireError> {
+        if self.fault.is_none() && costs.iter().any(|cost| *cost > 0) {
+            return None;
+        }
+        Some(self.why_wrong())
+    }
+
+    #[cold]
+    fn why_wrong(&self) -> AcquireError {
+        let (limit, meter) = match self.named(0) {
+            Some(cell) => (cell.limit.clone(), cell.meter.clone()),
+            None => ("".into(), "".into()),
+        };
+        self.fault.clone().unwrap_or(AcquireError::ZeroCost { limit, meter })
+    }
+
+    /// The hot path: takes when everything is there, nobody waits, and nobody has to be waited for.
+    #[inline]
+    pub(crate) fn take_quickly(&self, costs: &Costs) -> Option<Taken> {
+        let thread = local::number();
+        for (cell, cost) in self.charged(costs) {
+            if cost > 1 {
+                cell.level.note_cost(cost);
+            }
+            if cell.level.has_waiters() || !cell.level.seems_to_hold(thread, cost) {
+                return None;
+            }
+        }
+        let core = self.core().filter(|core| core.home.is_here())?;
+        match self.take_all(core, costs, |level, cost| level.take_quickly(thread, cost)) {
+            Ok(taken) => Some(taken),
+            Err(partial) => {
+                self.put_back(partial, &mut core.client());
+                None
+            }
+        }
+    }
+
+    /// Takes all or nothing, minting what is due if nobody else is at it. The caller holds the queues' locks: what it gets back it
+    /// hands to [`Set::put_back`] when it has let them go.
+    pub(crate) fn take(&self, costs: &Costs) -> Result<Taken, Option<Partial>> {
+        let Some(core) = self.core().filter(|core| core.home.is_here()) else { return Err(None) };
+        let mut client = core.try_client();
+        if let Some(client) = &mut client {
+            let now = core.clock.now();
+            for (cell, _) in self.charged(costs) {
+                if let Some(leased) = cell.index.and_then(|index| client.cell_mut(index)) {
+                    leased.refill(now);
+                }
+            }
+        }
+        let lacks = |(cell, cost): (&Arc<Cell>, u64)| u64::try_from(cell.level.level()).unwrap_or(0) < cost;
+        if self.charged(costs).any(lacks) {
+            return Err(None);
+        }
+        let take = |level: &AtomicLevel, cost| {
+            let taken = level.take(cost);
+            if taken {
+                level.count_grant();
+            }
+            taken
+        };
+        self.take_all(core, costs, take).map_err(|partial| match client {
+            Some(mut client) => {
+                self.put_back(partial, &mut client);
+                None
+            }
+            None => Some(partial),
+        })
+    }
+
+    /// Takes from one after the other, and *then* reads the clock: see `tollgate_core::bucket::admit`.
+    #[inline]
+    fn take_all(
+        &self,
+        core: &Core,
+        costs: &Costs,
+        take: impl Fn(&AtomicLevel, u64) -> bool,
+    ) -> Result<Taken, Partial> {
+        let mut parts = [Part::default(); METERS_MAX];
+        let mut expiries = [BootTime(u64::MAX); METERS_MAX];
+        let cells = self.cells.iter().zip(costs).zip(parts.iter_mut().zip(&mut expiries));
+        let mut is_whole = true;
+        for ((cell, cost), (part, expiry)) in cells.filter(|((_, cost), _)| **cost > 0) {
+            *expiry = cell.level.expiry();
+            let mark = Mark::of(&*cell.level);
+            if !take(&cell.level, *cost) {
+                is_whole = false;
+                break;
+            }
+            *part = Part { cost: *cost, mark };
+        }
+        let at = core.boot();
+        let valid_until = expiries.iter().fold(BootTime(u64::MAX), |least, expiry| least.min(*expiry));
+        if is_whole && at < valid_until {
+            return Ok(Taken { at, valid_until, parts });
+        }
+        let bit = |(index, expiry): (usize, &BootTime)| u32::from(*expiry <= at) << index;
+        Err(Partial { parts, ended: expiries.iter().enumerate().map(bit).sum() })
+    }
+
+    /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
+    #[cold]
+    pub(crate) fn put_back(&self, partial: Partial, client: &mut Client<SharedLevel>) {
+        let taken = self.cells.iter().zip(&partial.parts).enumerate();
+        for (index, (cell, Part { cost, mark })) in taken.filter(|(_, (_, part))| part.cost > 0) {
+            cell.level.uncount_grant();
+            let leased = cell.index.and_then(|index| client.cell_mut(index));
+            let back = leased.filter(|_| partial.ended >> index & 1 == 0).map_or(0, |leased| {
+                let (mint, level) = leased.bucket();
+                mint.refund(level, *cost, *mark, cell.core.clock.now())
+            });
+            cell.counts.void.fetch_add(cost - back, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Taken {
+    /// What one of the cells would say of it.
+    pub(crate) fn part(&self, index: usize) -> (u64, Admitted) {
+        let Part { cost, mark } = self.parts.get(index).copied().unwrap_or_default();
+        (cost, Admitted { at: self.at, valid_until: self.valid_until, mark })
+    }
+}
+
+/// What is wrong with a choice of meters.
+fn fault(named: &[Arc<Cell>]) -> Option<AcquireError> {
+    let cell = named.first()?;
+    let wrong = |given: String, allowed| {
+        let error = OutOfRange { field: "meters", given, allowed };
+        Some(AcquireError::InvalidMeters { limit: cell.limit.clone(), error })
+    };
+    if named.len() > METERS_MAX {
+        return wrong(named.len().to_string(), "1 to 8 of them");
+    }
+    let twice = |(index, cell): (usize, &Arc<Cell>)| {
+        named.iter().take(index).any(|other| other.meter == cell.meter).then(|| cell.meter.clone())
+    };
+    if let Some(meter) = named.iter().enumerate().find_map(twice) {
+        return wrong(format!("{meter:?} twice"), "each meter once");
+    }
+    named.iter().find_map(|cell| cell.fault.clone())
+}
