@@ -11,7 +11,6 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
-use tollgate_core::bucket::Level;
 use tollgate_core::units::{BootTime, Span};
 
 /// A question for a permit: await it.
@@ -30,6 +29,13 @@ pub struct Acquire {
 impl Acquire {
     pub(crate) fn new(limit: Limit) -> Acquire {
         Acquire { limit, cost: 1, deadline: None, timeout: None }
+    }
+
+    /// Of which tier the work is; `default` unless set. It takes from that tier's part of the limit, and from those that the tier
+    /// may borrow from when its own is dry.
+    pub fn tier(mut self, tier: &str) -> Acquire {
+        self.limit = self.limit.tier(tier);
+        self
     }
 
     /// How many tokens the work costs, at most the limit's burst. Default: 1.
@@ -100,22 +106,22 @@ impl Acquiring {
         if cost == 0 || cell.index.is_none() {
             return Poll::Ready(Err(cell.wrong(cost)));
         }
-        if let Some(admitted) = cell.take_quickly(cost) {
-            return Poll::Ready(Ok(cell.permit(cost, admitted)));
+        if let Some(permit) = cell.get_quickly(cost) {
+            return Poll::Ready(Ok(permit));
         }
         if let Some(refusal) = cell.refusal_elsewhere(cost) {
             return Poll::Ready(Err(refusal));
         }
         let mut queue = cell.queue();
         if queue.present() == 0
-            && let Some(admitted) = cell.take(cost)
+            && let Some(permit) = cell.get(cost)
         {
             drop(queue);
-            return Poll::Ready(Ok(cell.permit(cost, admitted)));
+            return Poll::Ready(Ok(permit));
         }
         let now = cell.core.clock.boot();
         let (facts, ahead) = (queue.facts, queue.cost());
-        let level = cell.level.level();
+        let level = cell.level_at_most();
         let tokens = ahead.saturating_add(cost);
         let deadline = self.acquire.ends();
         let verdict = facts
@@ -175,16 +181,17 @@ impl Place {
         let mut queue = cell.queue();
         let (place, _old_waker) = queue.come(self.number, cx.waker());
         if place == At::Front
-            && let Some(admitted) = cell.take(self.cost)
+            && let Some(permit) = cell.get(self.cost)
         {
-            self.leave(queue, admitted.at);
+            let at = permit.admitted_at();
+            self.leave(queue, at);
             cell.counts.waited.fetch_add(1, Ordering::Relaxed);
-            cell.counts.waited_us.fetch_add(admitted.at.since(self.since).0, Ordering::Relaxed);
-            return Poll::Ready(Ok(cell.permit(self.cost, admitted)));
+            cell.counts.waited_us.fetch_add(at.since(self.since).0, Ordering::Relaxed);
+            return Poll::Ready(Ok(permit));
         }
         cell.level.set_waiting(queue.present());
         let now = cell.core.clock.boot();
-        let (facts, level) = (queue.facts, cell.level.level());
+        let (facts, level) = (queue.facts, cell.level_at_most());
         let verdict = match place {
             // Its place is in another process: this one was forked.
             At::Nowhere => Some(Verdict::Refused(Reason::Starting)),
@@ -218,7 +225,7 @@ impl Place {
         let cell = &self.cell;
         let _own_waker = queue.leave(self.number);
         cell.level.set_waiting(queue.present());
-        let next = queue.serve(cell.level.level(), now);
+        let next = queue.serve(cell.level_at_most(), now);
         drop(queue);
         next.wake.into_iter().for_each(std::task::Waker::wake);
         cell.core.kick.notify_one();
@@ -231,7 +238,7 @@ impl Place {
             (queue.facts, queue.ahead_of(self.number))
         };
         let now = cell.core.clock.boot();
-        let hint = facts.hint(reason, ahead.saturating_add(self.cost), cell.level.level(), now);
+        let hint = facts.hint(reason, ahead.saturating_add(self.cost), cell.level_at_most(), now);
         cell.refusal(Verdict::Refused(reason), self.cost, hint)
     }
 }

@@ -54,6 +54,7 @@ mod audit;
 mod counter;
 mod fork;
 mod keeper;
+mod lenders;
 mod level;
 #[cfg(test)]
 mod level_tests;

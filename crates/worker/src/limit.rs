@@ -7,6 +7,7 @@ use crate::counter;
 use crate::error::{AcquireError, Reason, Refused};
 use crate::fork::Home;
 use crate::gate::Inner;
+use crate::lenders::Lenders;
 use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
 use crate::local;
 use crate::permit::{Outcome, Permit};
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::Notify;
 use tollgate_core::bucket::{Admitted, Level, Refusal, admit, admit_by};
 use tollgate_core::client::Client;
+use tollgate_core::limit::CellKey;
 use tollgate_core::units::{BootTime, LedgerTime, Span};
 
 /// A burst of refusals wakes the keeper at most this often.
@@ -47,10 +49,16 @@ impl Limit {
         if cost == 0 || cell.index.is_none() {
             return Err(cell.wrong(cost));
         }
-        if let Some(admitted) = cell.take_quickly(cost) {
-            return Ok(cell.permit(cost, admitted));
+        if let Some(permit) = cell.get_quickly(cost) {
+            return Ok(permit);
         }
         cell.try_slowly(cost)
+    }
+
+    /// The same limit for work of another tier: its own cell, and those of the tiers that it may borrow from.
+    pub fn tier(&self, tier: &str) -> Limit {
+        let key = &self.cell.key;
+        Limit { cell: self.gate.shared.cell(&key.limit, &key.meter, tier), gate: self.gate.clone() }
     }
 
     /// Asks for a permit and waits for it. The cost is 1 unless set.
@@ -117,6 +125,11 @@ pub(crate) fn is_locked<T>(mutex: &Mutex<T>) -> bool {
 /// One limit's part of a gate.
 pub(crate) struct Cell {
     pub name: Name,
+    pub key: CellKey,
+    /// The cells that its work takes from when its own is dry.
+    pub lenders: Lenders,
+    /// Tokens that its work has taken from those.
+    pub borrowed: AtomicU64,
     /// Its place among the client's cells; `None` when it can't be leased.
     pub index: Option<usize>,
     /// Why it can't be leased.
@@ -151,6 +164,7 @@ impl std::fmt::Debug for Cell {
 impl Cell {
     pub(crate) fn new(
         name: Name,
+        key: CellKey,
         index: Option<usize>,
         fault: Option<AcquireError>,
         level: Arc<AtomicLevel>,
@@ -158,6 +172,9 @@ impl Cell {
     ) -> Cell {
         Cell {
             name,
+            key,
+            lenders: Lenders::default(),
+            borrowed: AtomicU64::new(0),
             index,
             fault,
             level,
@@ -212,6 +229,37 @@ impl Cell {
                 None
             }
         }
+    }
+
+    /// A permit of its own cell or of one that it borrows from, when that needs no waiting for anybody.
+    #[inline]
+    pub(crate) fn get_quickly(self: &Arc<Cell>, cost: u64) -> Option<Permit> {
+        match self.take_quickly(cost) {
+            Some(admitted) => Some(self.permit(cost, admitted)),
+            // Whoever waits comes first, whatever there is to borrow.
+            None if self.level.has_waiters() => None,
+            None => self.borrow(cost, |lender| lender.take_quickly(cost)),
+        }
+    }
+
+    /// The same for whoever's turn it is.
+    pub(crate) fn get(self: &Arc<Cell>, cost: u64) -> Option<Permit> {
+        match self.take(cost) {
+            Some(admitted) => Some(self.permit(cost, admitted)),
+            None => self.borrow(cost, |lender| lender.take(cost)),
+        }
+    }
+
+    fn borrow(&self, cost: u64, take: impl Fn(&Cell) -> Option<Admitted>) -> Option<Permit> {
+        let (lender, admitted) = self.lenders.iter().find_map(|lender| Some((lender, take(lender)?)))?;
+        self.borrowed.fetch_add(cost, Ordering::Relaxed);
+        Some(lender.permit(cost, admitted))
+    }
+
+    /// The most that is there at one place.
+    pub(crate) fn level_at_most(&self) -> i64 {
+        let borrowed = self.lenders.iter().map(|lender| lender.level.level());
+        borrowed.fold(self.level.level(), i64::max)
     }
 
     /// A permit for tokens that were taken and counted.
@@ -269,14 +317,14 @@ impl Cell {
         }
         let queue = self.queue();
         let queued = queue.present() > 0;
-        if !queued && let Some(admitted) = self.take(cost) {
+        if !queued && let Some(permit) = self.get(cost) {
             drop(queue);
-            return Ok(self.permit(cost, admitted));
+            return Ok(permit);
         }
         let now = self.core.clock.boot();
         let (facts, ahead) = (queue.facts, queue.cost());
         drop(queue);
-        let level = self.level.level();
+        let level = self.level_at_most();
         let verdict =
             facts.verdict(cost, level, None, now).unwrap_or(Verdict::Refused(facts.reason_now(queued, now)));
         self.kick_gently(now);

@@ -3,6 +3,8 @@
 //! A change is checked as a whole before any of it happens: either all of it is in force under a new version, or nothing
 //! is and every problem has been named. A value that changes goes linearly from what is in force now to its target.
 
+pub(super) mod tiers;
+
 use super::text;
 use crate::wire::Unreadable;
 use crate::wire::config::{
@@ -15,6 +17,7 @@ use tollgate_core::limit::{
     CellConfig, CellKey, LEASE_MIN, Version, check_burst, check_label, check_lease, check_name,
 };
 use tollgate_core::policy::Policy;
+use tollgate_core::tier::Priority;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How many changes are remembered: weeks of an operator's work.
@@ -277,6 +280,7 @@ impl Book {
                 plan.set(limit, ramp, &mut problems);
             }
         }
+        plan.check_tiers(&change.set, &mut problems);
         let count = plan.cells.len();
         if count > CELLS_MAX {
             problems.add(format!("limits: {count} after this change, allowed: up to {CELLS_MAX}"));
@@ -444,6 +448,8 @@ impl Plan {
             cell.key = key.clone();
             cell.policy = policy.unwrap_or(Policy::TokenBucket);
             cell.fresh = !limit.moved;
+            let lowest = Priority { rank: self.lowest_rank(&key), ..Priority::default() };
+            cell.priority = tiers::changed(limit, &cell, lowest, problems);
             if let Err(error) = cell.check() {
                 problems.add(format!("limit {}: {error}", quoted(&limit.name)));
             }
@@ -500,6 +506,9 @@ impl Plan {
             ));
             cell.lease = limit.lease();
         }
+        let before = cell.clone();
+        cell.priority = tiers::changed(limit, cell, cell.priority, problems);
+        self.lines.extend(tiers::lines(cell, &before));
         check_result(cell, problems);
     }
 }
@@ -588,6 +597,9 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
     if let Some(Err(error)) = limit.rate.map(RateJson::check) {
         problems.add(format!("{named}: {error}"));
     }
+    if let Some(Err(error)) = limit.total_rate.map(RateJson::check) {
+        problems.add(format!("{named}: total_rate: {error}"));
+    }
     if let Some(Err(error)) = limit.burst.map(check_burst) {
         problems.add(format!("{named}: {error}"));
     }
@@ -606,7 +618,8 @@ fn described(how: &str, cell: &CellConfig) -> String {
         Policy::InFlight { .. } => format!("{burst} {}", text::policy(&cell.policy)),
         policy => format!("{burst} in a {}", text::policy(policy)),
     };
-    format!("{}: {how}, {what}, lease {}{moved}", cell.key, text::span(cell.lease))
+    let tier = tiers::described(cell);
+    format!("{}: {how}, {what}, lease {}{tier}{moved}", cell.key, text::span(cell.lease))
 }
 
 /// A cell whose burst the wire carries exactly.

@@ -2,7 +2,7 @@
 
 use super::{print, print_line};
 use crate::actor;
-use crate::args::{Change, Global, Limit, LimitSet, PolicyKind};
+use crate::args::{Change, Global, Limit, LimitSet, PolicyKind, Tier};
 use crate::connection::{Session, Workflow};
 use crate::failure::Failure;
 use crate::moment::{self, left};
@@ -24,22 +24,21 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
     match command {
         Limit::Set(wanted) => {
             let config: ConfigJson = session.query(Workflow::Config, "config", &()).await?.read()?;
-            let limit = merge(&config, wanted)?;
             let mut apply = base(&wanted.change);
-            apply.set.push(limit);
+            apply.set = merge(&config, wanted)?;
             apply.ramp_ms = wanted.ramp.map(Span::millis);
             // What isn't given was read from this version: another edit in between must not be undone.
             apply.if_version.get_or_insert(config.version);
             send(&session, &apply, global.json).await
         }
-        Limit::Rm { name, meter, change } => {
+        Limit::Rm { name, meter, tier, change } => {
             let mut apply = base(change);
-            match meter {
-                None => apply.remove.push(name.clone()),
-                Some(meter) => {
-                    let key = CellKey { meter: meter.clone(), ..CellKey::of(name) };
-                    apply.remove_meters.push(MeterJson { name: key.limit, meter: key.meter, tier: key.tier });
-                }
+            if meter.is_none() && tier.is_none() {
+                apply.remove.push(name.clone());
+            } else {
+                let meter = meter.clone().unwrap_or_else(|| CellKey::METER.to_owned());
+                let tier = tier.clone().unwrap_or_else(|| CellKey::TIER.to_owned());
+                apply.remove_meters.push(MeterJson { name: name.clone(), meter, tier });
             }
             send(&session, &apply, global.json).await
         }
@@ -95,7 +94,7 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
                 &limit.rate_text
             }),
             Cell::new(limit.burst),
-            Cell::new(policy(&limit.policy)),
+            Cell::new(policy(&limit.policy) + &standing(limit)),
             Cell::new(span_text(limit.lease_ms)),
             Cell::warn_if(&ramps, !ramps.is_empty()),
         ]);
@@ -114,6 +113,21 @@ fn policy(policy: &PolicyJson) -> String {
     }
 }
 
+/// How a tier stands to the others of its limit; empty for the only one.
+fn standing(limit: &ConfiguredLimitJson) -> String {
+    let mut text = String::new();
+    if limit.rank > 0 {
+        text += &format!(", rank {}", limit.rank);
+    }
+    if let Some(floor) = &limit.floor {
+        text += &format!(", floor {floor}");
+    }
+    if limit.lends {
+        text += ", lends";
+    }
+    text
+}
+
 /// The ramps that are under way.
 fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
     let named = [("rate", &limit.rate_ramp), ("burst", &limit.burst_ramp)];
@@ -124,8 +138,8 @@ fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
     under_way.collect::<Vec<_>>().join("; ")
 }
 
-/// The limit as it is sent: the server keeps what isn't given.
-fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
+/// The limit as it is sent, by tier: the server keeps what isn't given.
+fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<Vec<LimitJson>, Failure> {
     let mut limit = LimitJson::named(&wanted.name);
     limit.rate = wanted.rate;
     limit.burst = wanted.burst;
@@ -145,6 +159,9 @@ fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
             Some(LimitPolicyJson::InFlight { drain_ms: wanted.drain.unwrap_or(Span::ZERO).millis() });
         limit.burst = wanted.concurrency;
     }
+    if !wanted.tiers.is_empty() {
+        return Ok(wanted.tiers.iter().map(|tier| tier_of(&limit, tier)).collect());
+    }
     let key = limit.key();
     let is_it = |limit: &ConfiguredLimitJson| {
         limit.limit == key.limit && limit.meter == key.meter && limit.tier == key.tier
@@ -154,7 +171,25 @@ fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
             format!("limit {key:?} doesn't exist yet: --rate is needed to create it", key = key.to_string());
         return Err(Failure::Failed(problem));
     }
-    Ok(limit)
+    Ok(vec![limit])
+}
+
+/// One tier of a limit: what is said of the limit's rate and burst is said of all tiers together.
+fn tier_of(limit: &LimitJson, tier: &Tier) -> LimitJson {
+    let in_flight = matches!(limit.policy, Some(LimitPolicyJson::InFlight { .. }));
+    let (rate, burst) =
+        if in_flight { (None, tier.rate.map(|rate| rate.count)) } else { (tier.rate, tier.burst) };
+    LimitJson {
+        tier: tier.name.clone(),
+        rate,
+        burst: burst.or(tier.burst),
+        rank: tier.rank,
+        floor: tier.floor,
+        lend: tier.lend,
+        total_rate: limit.rate,
+        total_burst: limit.burst,
+        ..limit.clone()
+    }
 }
 
 fn base(change: &Change) -> ApplyJson {
@@ -229,6 +264,9 @@ mod tests {
             policy: PolicyJson::TokenBucket,
             lease_ms: 8_000,
             moved: false,
+            rank: 0,
+            floor: None,
+            lends: false,
             effective: EffectiveLimitJson {
                 limit: name.to_owned(),
                 meter,
@@ -268,6 +306,7 @@ mod tests {
             drain: None,
             rate: None,
             burst: None,
+            tiers: Vec::new(),
             lease: None,
             ramp: None,
             moved: false,
@@ -277,15 +316,32 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_left_to_what_is_there() {
-        let sent = merge(&config(), &LimitSet { burst: Some(20), ..wanted("a") }).unwrap();
+        let sent = &merge(&config(), &LimitSet { burst: Some(20), ..wanted("a") }).unwrap()[0];
         assert_eq!((sent.rate, sent.burst, sent.lease_ms), (None, Some(20), None));
         let rate = RateJson { count: 9, period_ms: 60_000 };
         assert_eq!(
-            merge(&config(), &LimitSet { rate: Some(rate), ..wanted("new") }).unwrap().rate,
+            merge(&config(), &LimitSet { rate: Some(rate), ..wanted("new") }).unwrap()[0].rate,
             Some(rate)
         );
         let error = merge(&config(), &wanted("new")).unwrap_err().to_string();
         assert!(error.contains("--rate is needed"), "{error}");
+    }
+
+    #[test]
+    fn tiers_are_sent_one_by_one_and_what_the_limit_has_is_said_of_all() {
+        let tiers =
+            ["high=60:burst=9", "low=40:floor=10:lend"].map(|text| crate::quantity::tier(text).unwrap());
+        let per_second = |count| Some(RateJson { count, period_ms: 1_000 });
+        let set = LimitSet { rate: per_second(100), tiers: tiers.to_vec(), ..wanted("new") };
+        let sent = merge(&config(), &set).unwrap();
+        assert_eq!((sent[0].tier.as_str(), sent[0].rate, sent[0].burst), ("high", per_second(60), Some(9)));
+        assert_eq!(
+            (sent[1].floor, sent[1].lend, sent[1].total_rate),
+            (per_second(10), Some(true), per_second(100))
+        );
+        let at_once = LimitSet { concurrency: Some(100), rate: None, ..set };
+        let sent = merge(&config(), &at_once).unwrap();
+        assert_eq!((sent[1].rate, sent[1].burst, sent[1].total_burst), (None, Some(40), Some(100)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::clock::Clock;
 use std::rc::Rc;
 use tollgate_core::bucket::{Now, PlainLevel};
-use tollgate_core::client::{Client, Wants};
+use tollgate_core::client::{Client, ClientCell, Wants};
 use tollgate_core::limit::CellKey;
 use tollgate_core::units::WallTime;
 
@@ -56,6 +56,29 @@ impl Worker {
     /// Whether its code runs at true time `t`.
     pub fn runs(&self, t: u64) -> bool {
         self.state == State::Running && self.paused_until <= t
+    }
+
+    /// Borrows from whom the ledger says that its tiers may.
+    pub fn add_lenders(&mut self) {
+        let mut missing: Vec<CellKey> = Vec::new();
+        for cell in self.client.cells() {
+            for lender in cell.lenders() {
+                let key = CellKey { tier: lender.tier.clone(), ..cell.key().clone() };
+                let known = |other: &ClientCell<PlainLevel>| other.is_borrowed() && *other.key() == key;
+                if !self.client.cells().iter().any(known) && !missing.contains(&key) {
+                    missing.push(key);
+                }
+            }
+        }
+        for key in missing {
+            self.client.add_cell(key, true, PlainLevel::default());
+            self.wants.push(Wants::default());
+        }
+    }
+
+    /// The index of the cell that a tier's work has for itself.
+    pub fn own_of(&self, tier: &str) -> Option<usize> {
+        self.client.cells().iter().position(|cell| !cell.is_borrowed() && cell.key().tier == tier)
     }
 
     /// The index of a cell.

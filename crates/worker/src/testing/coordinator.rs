@@ -46,7 +46,7 @@ pub(super) struct TestCoordinator {
 
 /// What the test wants of it.
 struct Conduct {
-    limits: BTreeMap<String, TestLimit>,
+    limits: BTreeMap<CellKey, TestLimit>,
     /// Configurations so far.
     version: u64,
     /// What others have used of limits that began empty.
@@ -96,10 +96,10 @@ impl TestCoordinator {
     pub(super) fn configure(&self, set: Vec<TestLimit>, keep: impl Fn(&str) -> bool) -> Result<(), String> {
         let mut conduct = self.conduct();
         let mut limits = conduct.limits.clone();
-        limits.retain(|name, _| keep(name));
+        limits.retain(|key, _| keep(&key.limit));
         let used_up: Vec<CellKey> =
             set.iter().filter(|limit| limit.used_up).map(|limit| limit.config.key.clone()).collect();
-        limits.extend(set.into_iter().map(|limit| (limit.name().to_owned(), limit)));
+        limits.extend(set.into_iter().map(|limit| (limit.key().clone(), limit)));
         let cells = limits.values().map(|limit| limit.config.clone()).collect::<Vec<_>>();
         for cell in &cells {
             cell.check().map_err(|error| format!("limit {}: {error}", cell.key))?;
@@ -162,7 +162,9 @@ impl TestCoordinator {
 
     /// The names of all limits.
     pub(super) fn names(&self) -> Vec<String> {
-        self.conduct().limits.keys().cloned().collect()
+        let mut names: Vec<String> = self.conduct().limits.keys().map(|key| key.limit.clone()).collect();
+        names.dedup();
+        names
     }
 
     /// What the ledger knows of all limits.

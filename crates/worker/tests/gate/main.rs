@@ -14,5 +14,6 @@ mod kit;
 mod leases;
 mod logs;
 mod strict;
+mod tiers;
 mod waiting;
 mod world;
