@@ -240,7 +240,7 @@ Examples:
   tollgate limit set openai --meter tokens --rate 100000/min      a second thing that is counted
   tollgate limit set openai --concurrency 20 --drain 5s           at most 20 calls at once
   tollgate limit set search --rate 1000/10s --policy sliding-window
-  tollgate limit set openai --tier high=600/min:burst=20 --tier low=400/min:floor=100/min
+  tollgate limit set batch --tier high=600/min:burst=20 --tier low=400/min:floor=100/min
 
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
@@ -319,7 +319,8 @@ pub struct LimitSet {
     /// A tier with a rate of its own, for work that asks for it by name; may be given several times, the highest tier first.
     /// Higher tiers borrow from lower ones what those leave unused. NAME[=RATE][:burst=N][:floor=RATE][:lend][:no-lend][:rank=N];
     /// with `floor`, higher tiers come first above it; with `lend`, lower ones may use what is idle; `rank` changes the order
-    /// (0 is the highest). --rate and --burst are then what all tiers together may have at most
+    /// (0 is the highest). --rate and --burst are then what all tiers together may have at most. What a limit without tiers
+    /// has is its tier `default`
     #[arg(long = "tier", value_name = "TIER", value_parser = quantity::tier)]
     pub tiers: Vec<Tier>,
     /// The most tokens used at once [default: what the rate brings in a second, the whole count from a minute on]

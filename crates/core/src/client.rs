@@ -48,8 +48,11 @@ const SEQ_AHEAD_MAX: u64 = 1_000;
 const INVITED_GAP: Span = Span::from_millis(20);
 /// Work that still waits is told again after this.
 const HUNGRY_AGAIN: Span = Span::from_millis(1_000);
-/// The same where it waits for what other tiers have: they give it up within a heartbeat, and until it is taken nobody uses it.
+/// The same where it has just begun to wait for what other tiers have: they give it up within a heartbeat or two, and until it is
+/// taken nobody uses it.
 const HUNGRY_AGAIN_BORROWING: Span = Span::from_millis(300);
+/// For so long.
+const BEGINS_TO_BORROW: Span = Span::from_millis(2_500);
 /// A change of the share by less than this much of the rate hurries nothing: 1%.
 const HURRY_PPB: u32 = 10_000_000;
 /// Where conserved tokens are scarce, they are kept for what may be wanted within this, about as long as it takes to get others.
@@ -121,6 +124,8 @@ pub struct ClientCell<L> {
 struct Told {
     demand: u64,
     waiting: u64,
+    /// Since when something has waited in each request.
+    waiting_since: BootTime,
     used: u64,
     /// Conserved tokens that it claimed.
     claim: u64,
@@ -252,7 +257,8 @@ impl<L: Level> ClientCell<L> {
         let has = acting.is_some_and(|acting| acting.share > Share::ZERO || acting.cap > Amount::ZERO);
         let for_lower = self.passed_on.and_then(|passed_on| passed_on.user).is_some_and(|user| user.below);
         let nothing = demand == 0 && waiting == 0 && !has;
-        self.told = Told { demand, waiting, used, claim, nothing, for_lower };
+        let waiting_since = if self.told.waiting > 0 { self.told.waiting_since } else { now.boot };
+        self.told = Told { demand, waiting, waiting_since, used, claim, nothing, for_lower };
         self.unacknowledged = false;
         let out = self.mint.out(&self.level);
         let holds = self.mint.holds(&self.level);
@@ -338,7 +344,8 @@ impl<L: Level> ClientCell<L> {
                 || demand / 5 > self.told.demand / 4
                 || !self.mint.is_alive(now)
                 || self.can_give_up(demand);
-            let again = if self.passed_on.is_some() { HUNGRY_AGAIN_BORROWING } else { HUNGRY_AGAIN };
+            let begins = self.passed_on.is_some() && now.boot < self.told.waiting_since + BEGINS_TO_BORROW;
+            let again = if begins { HUNGRY_AGAIN_BORROWING } else { HUNGRY_AGAIN };
             return Some(if news { now.boot } else { last_sent + again });
         }
         let lendable = self.unused_share(now, demand).is_some() || self.can_give_up(demand);
@@ -561,15 +568,9 @@ impl<L: Level> Client<L> {
     }
 
     fn reports(&mut self, now: Now) -> Vec<CellReport> {
-        let mut reports = Vec::with_capacity(self.cells.len());
-        for index in 0..self.cells.len() {
-            let user = self.cells[index].passed_on.and_then(|passed_on| passed_on.user);
-            let tier = user.and_then(|user| Some(self.cells.get(user.index)?.key.tier.clone()));
-            if let Some(cell) = self.cells.get_mut(index).filter(|cell| !cell.is_quiet()) {
-                reports.push(cell.report(now, tier));
-            }
-        }
-        reports
+        let tiers: Vec<Option<String>> = self.cells.iter().map(|cell| self.user_of(cell)).collect();
+        let cells = self.cells.iter_mut().zip(tiers).filter(|(cell, _)| !cell.is_quiet());
+        cells.map(|(cell, tier)| cell.report(now, tier)).collect()
     }
 
     /// Takes on a reply. Only the one to the outstanding request counts; others are ignored. Returns whether it counted.

@@ -341,12 +341,7 @@ impl Shared {
     }
 
     /// The cells that `user` may borrow from, in the order of the tiers; new ones are leased from now on.
-    pub(crate) fn borrowed(
-        &self,
-        client: &mut client::Client<SharedLevel>,
-        user: &CellKey,
-        lenders: &[Lender],
-    ) -> Vec<Arc<Cell>> {
+    pub(crate) fn borrowed(&self, user: &CellKey, lenders: &[Lender]) -> Vec<Arc<Cell>> {
         let mut cells = self.cells.write().unwrap_or_else(PoisonError::into_inner);
         let mut borrowed = Vec::new();
         for lender in lenders {
@@ -354,7 +349,7 @@ impl Shared {
             let known = cells.borrowed.iter().find(|cell| cell.key == key).cloned();
             borrowed.push(known.unwrap_or_else(|| {
                 let level = SharedLevel(Arc::new(self.core.level(true)));
-                let index = client.add_cell(key.clone(), true, level.clone());
+                let index = self.core.client().add_cell(key.clone(), true, level.clone());
                 let name = format!("{} borrowed", title(&key)).into();
                 let cell = Arc::new(Cell::new(name, key, Some(index), None, level.0, self.core.clone()));
                 cells.borrowed.push(cell.clone());

@@ -199,13 +199,13 @@ impl Keeper {
         let new = self.shared.cells_after(self.cells.len());
         self.cells.extend(new.into_iter().map(Kept::new));
         let shared = self.shared.clone();
+        self.note_lenders();
         let mut client = shared.core.client();
         if !shared.core.clock.is_steady() {
             client.end_leases();
         }
         let now = shared.core.clock.now();
         for kept in &mut self.cells {
-            kept.note_lenders(&shared, &mut client);
             if let Some(leased) = kept.cell.index.and_then(|index| client.cell_mut(index)) {
                 let borrowed = kept.cell.borrowed.load(Ordering::Relaxed);
                 let used = leased.mint().used(&*kept.cell.level).saturating_add(borrowed);
@@ -230,6 +230,24 @@ impl Keeper {
         }
         wake.into_iter().for_each(Waker::wake);
         duration(until.since(now.boot))
+    }
+
+    /// Lets tiers borrow from whom the coordinator says that they may.
+    fn note_lenders(&mut self) {
+        let client = self.shared.core.client();
+        let news = |(place, kept): (usize, &Kept)| {
+            let leased = kept.cell.index.and_then(|index| client.cells().get(index))?;
+            (kept.lenders != leased.lenders()).then(|| (place, leased.lenders().to_vec()))
+        };
+        let news: Vec<(usize, Vec<Lender>)> = self.cells.iter().enumerate().filter_map(news).collect();
+        // The list of cells is locked before the client, here as elsewhere.
+        drop(client);
+        for (place, lenders) in news {
+            if let Some(kept) = self.cells.get_mut(place) {
+                kept.cell.lenders.set(&self.shared.borrowed(&kept.cell.key, &lenders));
+                kept.lenders = lenders;
+            }
+        }
     }
 
     /// Polls the client and sends what it says. Returns when to poll again.
@@ -528,15 +546,6 @@ impl Kept {
             missing_since: None,
             judged: None,
             lenders: Vec::new(),
-        }
-    }
-
-    /// Takes from whom the coordinator says that it may borrow from.
-    fn note_lenders(&mut self, shared: &Shared, client: &mut Client<SharedLevel>) {
-        let Some(leased) = self.cell.index.and_then(|index| client.cells().get(index)) else { return };
-        if self.lenders != leased.lenders() {
-            self.lenders = leased.lenders().to_vec();
-            self.cell.lenders.set(&shared.borrowed(client, &self.cell.key, &self.lenders));
         }
     }
 

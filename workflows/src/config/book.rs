@@ -597,6 +597,9 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
     if let Some(Err(error)) = limit.rate.map(RateJson::check) {
         problems.add(format!("{named}: {error}"));
     }
+    if let Some(Err(error)) = limit.floor.map(RateJson::check) {
+        problems.add(format!("{named}: floor: {error}"));
+    }
     if let Some(Err(error)) = limit.total_rate.map(RateJson::check) {
         problems.add(format!("{named}: total_rate: {error}"));
     }
@@ -670,3 +673,5 @@ impl Problems {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tier_tests;

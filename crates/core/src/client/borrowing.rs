@@ -7,6 +7,7 @@ use super::{Client, ClientCell, kept};
 use crate::bucket::{Level, Now};
 use crate::message::{CellOutcome, CellReply, Lender};
 use crate::units::{Amount, Share};
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// A cell that work of a tier may take from.
@@ -82,6 +83,12 @@ impl<L: Level> Client<L> {
         own.map(|_| index).into_iter().chain(borrowed.map(|source| source.index))
     }
 
+    /// The tier in whose name a borrowed cell is asked for.
+    pub(super) fn user_of(&self, cell: &ClientCell<L>) -> Option<String> {
+        let user = cell.passed_on?.user?;
+        Some(self.cells.get(user.index)?.key.tier.clone())
+    }
+
     /// Finds for each tier's cell the cells that are borrowed for it.
     pub(super) fn link(&mut self) {
         let sources = |own: &ClientCell<L>| -> Vec<Source> {
@@ -117,9 +124,9 @@ impl<L: Level> Client<L> {
         let mut passed = alloc::vec![PassedOn::default(); self.cells.len()];
         let wanted = |cell: &ClientCell<L>| cell.brings(now, cell.wanted().0);
         let mut brings: Vec<u64> = self.cells.iter().map(wanted).collect();
-        let mut users: Vec<usize> = (0..self.cells.len()).collect();
-        users.sort_by_key(|index| self.cells[*index].rank);
-        for (index, user) in users.into_iter().filter_map(|index| Some((index, self.cells.get(index)?))) {
+        let mut users: Vec<(usize, &ClientCell<L>)> = self.cells.iter().enumerate().collect();
+        users.sort_by_key(|(_, user)| user.rank);
+        for (index, user) in users {
             let (demand, waiting) = user.wanted();
             let mut left = demand.saturating_sub(user.brings(now, demand));
             for source in &user.sources {

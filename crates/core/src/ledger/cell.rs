@@ -403,6 +403,11 @@ impl Cell {
         report: &CellReport,
         turn: &Turn,
     ) -> CellOutcome {
+        if class == Class::Barred && report.acting.is_none() && !self.holders.contains_key(&holder) {
+            // Nothing of it need be remembered.
+            let terms = self.terms(turn);
+            return if self.removed { CellOutcome::Unknown } else { CellOutcome::Lease(terms) };
+        }
         let before = self.holders.get(&holder).map(|holding| holding.counts(turn.now));
         self.take_in(holder, class, report, turn);
         if self.removed {

@@ -417,10 +417,16 @@ impl<'a> Stage<'a> {
                 let name = self.hands[*worker].name.clone();
                 self.act(Op::Resume { name });
                 self.measure.interrupt(*worker);
+                if let Some(tiers) = &mut self.tiers {
+                    tiers.disturb(self.now, self.now + lease, Trouble::Other);
+                }
                 self.wake(*worker);
             }
             Happening::LedgerUp(up) => {
                 self.act(Op::LedgerUp(*up));
+                if let Some(tiers) = self.tiers.as_mut().filter(|_| !*up) {
+                    tiers.disturb(self.now, self.now + 2 * lease, Trouble::Other);
+                }
                 self.disturb(self.now + SECOND, Trouble::Other);
             }
             Happening::Amnesia => {
