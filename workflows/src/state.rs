@@ -860,6 +860,7 @@ mod tests {
         let carried = pb::Coordinator { ledger: Some(super::ledger(state)), ..pb::Coordinator::default() };
         let bytes = encode(&carried);
         assert_eq!(ledger_of(decode(&bytes).unwrap().ledger.unwrap()).unwrap(), *state);
+        println!("{} bytes", bytes.len());
         assert!(bytes.len() < 512 * 1024, "{} bytes, {} a holding", bytes.len(), bytes.len() / holdings);
     }
 

@@ -580,7 +580,8 @@ impl Kept {
         let Some(held) = leased.mint().held() else { return false };
         let rate = held.rate.at(held.granted + now.boot.since(held.received));
         let mints = rate.micro_tokens > 0 || held.rate.target.micro_tokens > 0;
-        if mints || leased.due().is_some() || self.cell.level.level() > 0 {
+        // Others may lend.
+        if mints || !leased.lenders().is_empty() || leased.due().is_some() || self.cell.level.level() > 0 {
             return false;
         }
         self.dry || self.asked_waiting > 0

@@ -191,7 +191,9 @@ fn note_turn(cell: &mut Cell, class: Class, tokens: Amount, now: LedgerTime) {
         Class::Borrowed(_) if waits(true) => cell.behind + part(floor),
         _ => return,
     };
-    let most = cell.config.burst.at(now);
+    // A turn is worth more than a small burst.
+    let per_second = Amount::from_milli(cell.config.rate.at(now).micro_per_second() / 1_000);
+    let most = cell.config.burst.at(now) + per_second;
     cell.behind = behind.clamp(-most, most);
 }
 
@@ -281,15 +283,19 @@ fn ratio(amount: Amount, per_second: Amount, secs: u64) -> Share {
 fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Share) -> Share {
     let capacity = aside.rest().of(rate);
     let fleet = fleet(cell, now);
-    let (mine, class) = (cell.holders.get(&holder).map_or(0, |own| own.demand), cell.class_of(holder));
+    let class = cell.class_of(holder);
+    let (mine, waiting) =
+        cell.holders.get(&holder).map_or((0, 0), |holding| (holding.demand, holding.waiting));
+    let grown = clamp_u64(u128::from(mine) * u128::from(HEADROOM.0) / u128::from(HEADROOM.1));
     let claims = cell.holders.claims(now, cell.config.lease, class);
     let capacity = claims.left_for(class, capacity, cell.config.priority.floor);
     let wanted = claims.own;
     let target = if class == Class::Own && wanted <= capacity {
-        let more = clamp_u64(u128::from(mine) * u128::from(HEADROOM.0) / u128::from(HEADROOM.1));
         let all = clamp_u64(u128::from(mine) * u128::from(capacity) / u128::from(wanted.max(1)));
-        more.min(all)
+        grown.min(all)
     } else {
+        // Who asks for one thing after the other wants no more than it gets: it must be able to grow.
+        let mine = if class != Class::Own && waiting > 0 { grown } else { mine };
         mine.min(cell.holders.water_level(now, cell.config.lease, class, capacity))
     };
     let share = Share::ratio_floor(target, rate).min(aside.rest());
@@ -301,7 +307,9 @@ fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Sh
     // Half of what each must give for it.
     let part = u64::from(cell.short.ppb()) / (2 * fleet.current.max(1));
     let is_due = is_short && share < current && u64::from(change) >= part;
-    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8) && !is_due && !(is_short && share > current);
+    // Among tiers shares move more often. Nobody need answer a raise.
+    let is_raised = share > current && (is_short || fleet.wanted_elsewhere > 0);
+    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8) && !is_due && !is_raised;
     if flutters && share > Share::ZERO { current } else { share }
 }
 

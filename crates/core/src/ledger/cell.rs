@@ -159,7 +159,7 @@ pub struct Cell {
     /// How much of the rate was used lately.
     pub room: Room,
     /// Where counted tokens or turns are handed out: tokens by which its own work is behind its floor, from work of higher
-    /// tiers that waits beside it; negative: ahead of it. At most a burst.
+    /// tiers that waits beside it; negative: ahead of it. At most a burst and what a second brings.
     pub behind: Amount,
 }
 

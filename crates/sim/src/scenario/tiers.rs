@@ -183,19 +183,6 @@ impl Tiers {
         if now < begin + FLOOR_WINDOW {
             return;
         }
-        if std::env::var_os("TIERS_DEBUG").is_some() {
-            eprintln!(
-                "{:>4} s: ideal {} real {} by tier {:?} of {:?}",
-                now / SECOND,
-                self.ideal_admitted,
-                self.admitted,
-                self.window.1,
-                self.cells
-                    .iter()
-                    .map(|c| (c.rate.target.micro_per_second() / 1000000 * 10, c.priority.floor))
-                    .collect::<Vec<_>>()
-            );
-        }
         if self.trouble(begin, now).is_none() {
             for (cell, got) in self.cells.iter().zip(&self.window.1).skip(1) {
                 let rate = cell.priority.floor.of(cell.rate.target.micro_per_second());

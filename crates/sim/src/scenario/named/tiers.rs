@@ -13,7 +13,7 @@ const WORKERS: u64 = 8;
 /// seconds now and then most of what it may have: its own, and what the others have above their floors. In every
 /// second seed things go wrong.
 pub(super) fn draw(rng: &mut Rng) -> Scenario {
-    let length = 4 * MINUTE;
+    let length = 6 * MINUTE;
     let high = 40 + rng.below(40);
     let mut lower: Vec<(u64, u32)> = vec![(100 + rng.below(100), 20 + percent(rng, 40))];
     if rng.chance(1, 2) {
@@ -67,7 +67,8 @@ fn bursty(rng: &mut Rng, calm: u64, most: u64, length: u64) -> Vec<Load> {
             let worker = usize::try_from((first + offset) % WORKERS).unwrap_or(0);
             loads[worker] = loads[worker].clone().then(at, each + more).then(until, each);
         }
-        at = until + 15 * SECOND + rng.below(25 * SECOND);
+        // Quota moves twice a minute, as in `shift`.
+        at = until + 30 * SECOND + rng.below(30 * SECOND);
     }
     loads
 }
