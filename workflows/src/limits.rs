@@ -6,7 +6,8 @@ use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::escrow::Escrow;
 use tollgate_core::limit::{Initial, Version};
 use tollgate_core::policy::{Calendar, CalendarUnit, Policy, Terms};
-use tollgate_core::units::{Amount, LedgerTime, Span};
+use tollgate_core::tier::Priority;
+use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 
 pub(crate) fn version(version: Version) -> pb::Version {
     pb::Version { run_us: version.run, n: version.n }
@@ -67,6 +68,23 @@ pub(crate) fn burst_curve_of(curve: pb::BurstCurve) -> BurstCurve {
         start: LedgerTime(curve.start_us),
         end: LedgerTime(curve.end_us),
     }
+}
+
+/// The priority of a cell; none where it says nothing.
+pub(crate) fn priority(priority: Priority) -> Option<pb::Priority> {
+    (priority != Priority::default()).then(|| pb::Priority {
+        rank: priority.rank,
+        floor_ppb: Some(priority.floor.ppb()),
+        lends: priority.lends,
+    })
+}
+
+/// Reads what [`priority`] wrote.
+pub(crate) fn priority_of(priority: Option<pb::Priority>) -> Result<Priority, StateError> {
+    let Some(priority) = priority else { return Ok(Priority::default()) };
+    let floor =
+        priority.floor_ppb.map_or(Some(Share::ONE), Share::from_ppb).ok_or(StateError::Broken("a floor"))?;
+    Ok(Priority { rank: priority.rank, floor, lends: priority.lends })
 }
 
 /// `None` where tokens are minted.

@@ -3,8 +3,11 @@
 //! Everything that the ledger knows is kept, exactly: `decode(encode(state)) == state` is a test. Amounts in leases and
 //! reports are whole thousandths of a token by construction, so they are stored as such.
 
+mod usual;
+
 use crate::limits::{
-    self, burst_curve, burst_curve_of, policy, policy_of, rate_curve, rate_curve_of, version, version_of,
+    self, burst_curve, burst_curve_of, policy, policy_of, priority, priority_of, rate_curve, rate_curve_of,
+    version, version_of,
 };
 use crate::proto as pb;
 use prost::Message;
@@ -20,7 +23,9 @@ use tollgate_core::ledger::strict::{Ended, GrantRecord, Stage, Strict};
 use tollgate_core::ledger::{Settings, Standing, State, StoredCell, StoredReply, Worker};
 use tollgate_core::limit::{CellConfig, CellKey, Initial};
 use tollgate_core::message::{CellOutcome, Incarnation, LeaseTerms};
+use tollgate_core::tier::Class;
 use tollgate_core::units::{Amount, LedgerTime, Share, Span};
+use usual::Last;
 
 /// Continue-as-new warns above this.
 pub const STATE_BYTES_WARN: usize = 512 * 1024;
@@ -130,13 +135,19 @@ impl<'a> Writer<'a> {
                 Kind::Turns => 2,
                 Kind::Permits => 3,
             },
-            holdings: cell.holders.iter().map(|(holder, holding)| self.holding(holder, holding)).collect(),
+            holdings: cell
+                .holders
+                .iter()
+                .map(|(holder, holding)| self.holding(cell, holder, holding))
+                .collect(),
             strict: cell.strict.iter().map(|(id, strict)| self.strict(id, strict)).collect(),
             next_place: cell.next_place,
             used: cell.used,
             policy: policy(&config.policy),
             short_until_in_us: self.relative(cell.short_until),
             short_ppb: cell.short.ppb(),
+            priority: priority(config.priority),
+            behind: (cell.behind != Amount::ZERO).then(|| amount(cell.behind)),
             closed: cell.closed,
             away: cell.away.groups().map(away).collect(),
             room: Some(pb::Room {
@@ -151,8 +162,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn holding(&self, holder: &Holder, holding: &Holding) -> pb::Holding {
-        pb::Holding {
+    fn holding(&self, cell: &Cell, holder: &Holder, holding: &Holding) -> pb::Holding {
+        let mut written = pb::Holding {
             worker: self.workers.get(&holder.incarnation).copied().unwrap_or(u32::MAX),
             borrowed: holder.borrowed,
             acked: holding.acked.map(|lease| self.lease(lease)),
@@ -169,6 +180,7 @@ impl<'a> Writer<'a> {
             place: holding.place.map(|place| self.place(place)),
             turn_until_in_us: holding.turn_until.map(|until| self.relative(until)),
             out: holding.out,
+            class: class(holding.class),
             unserved: holding.unserved.map(|unserved| pb::Unserved {
                 since_in_us: self.relative(unserved.since),
                 until_used: unserved.until_used,
@@ -176,7 +188,11 @@ impl<'a> Writer<'a> {
             held_secs: holding
                 .held_since
                 .map(|since| whole_secs(self.state.now.0).saturating_sub(whole_secs(since.0))),
-        }
+            same: 0,
+        };
+        let last = Last::in_state(self.state, holder.incarnation);
+        usual::leave_out(&mut written, holding, &cell.config, last);
+        written
     }
 
     fn lease(&self, lease: Lease) -> pb::Lease {
@@ -260,11 +276,17 @@ impl<'a> Writer<'a> {
                 Standing::Burned => 3,
             },
             seen_in_us: self.relative(worker.seen),
-            reply: worker.reply.as_ref().map(|reply| self.reply(reply)),
+            reply: worker.reply.as_ref().map(|reply| self.reply(incarnation, reply)),
         }
     }
 
-    fn reply(&self, reply: &StoredReply) -> pb::StoredReply {
+    fn reply(&self, incarnation: Incarnation, reply: &StoredReply) -> pb::StoredReply {
+        let mut cells: Vec<pb::StoredCell> =
+            reply.cells.iter().map(|cell| self.stored(incarnation, reply.at, cell)).collect();
+        let mut as_pending = Vec::new();
+        if cells.iter().all(|cell| cell.as_pending) {
+            as_pending = cells.drain(..).map(|cell| cell.cell * 2 + u32::from(cell.borrowed)).collect();
+        }
         pb::StoredReply {
             at_in_us: self.relative(reply.at),
             heartbeat_us: reply.heartbeat.0,
@@ -272,12 +294,17 @@ impl<'a> Writer<'a> {
             recovering_until_us: reply.recovering_until.map(|until| until.0),
             evicted: reply.evicted,
             digest: reply.digest.0,
-            cells: reply.cells.iter().map(|cell| self.stored(cell)).collect(),
+            cells,
+            as_pending,
         }
     }
 
-    fn stored(&self, stored: &StoredCell) -> pb::StoredCell {
+    fn stored(&self, incarnation: Incarnation, at: LedgerTime, stored: &StoredCell) -> pb::StoredCell {
         let (cell, key) = self.cell_of(&stored.key);
+        let usual = usual_outcome(&self.state.cells, incarnation, at, &stored.key, stored.borrowed);
+        if usual.as_ref() == Some(&stored.outcome) {
+            return pb::StoredCell { cell, key, borrowed: stored.borrowed, terms: None, as_pending: true };
+        }
         let current = self.state.cells.get(&stored.key).map(|cell| cell.config.rate);
         let terms = match &stored.outcome {
             CellOutcome::Unknown => None,
@@ -295,8 +322,21 @@ impl<'a> Writer<'a> {
                 queue: terms.queue,
             }),
         };
-        pb::StoredCell { cell, key, borrowed: stored.borrowed, terms }
+        pb::StoredCell { cell, key, borrowed: stored.borrowed, terms, as_pending: false }
     }
+}
+
+/// What a worker was usually answered of a cell: its pending lease there.
+fn usual_outcome(
+    cells: &BTreeMap<CellKey, Cell>,
+    incarnation: Incarnation,
+    at: LedgerTime,
+    key: &CellKey,
+    borrowed: bool,
+) -> Option<CellOutcome> {
+    let cell = cells.get(key)?;
+    let pending = cell.holders.get(&Holder { incarnation, borrowed })?.pending?;
+    Some(CellOutcome::Lease(usual::answer(cell, pending, at)))
 }
 
 /// The standing of somebody who is no worker any more.
@@ -357,16 +397,19 @@ struct Reader {
 impl Reader {
     fn ledger(&self, ledger: pb::Ledger) -> Result<State, StateError> {
         let ids: Vec<Incarnation> = ledger.workers.iter().map(incarnation).collect::<Result<_, _>>()?;
+        let last = |worker: &pb::Worker| Last { seq: worker.seq, seen: self.time(worker.seen_in_us) };
+        let known: Vec<(Incarnation, Last)> =
+            ids.iter().copied().zip(ledger.workers.iter().map(last)).collect();
         let mut cells = BTreeMap::new();
         for cell in ledger.cells {
-            let cell = self.cell(cell, &ids)?;
+            let cell = self.cell(cell, &known)?;
             cells.insert(cell.config.key.clone(), cell);
         }
         let keys: Vec<&CellKey> = cells.keys().collect();
         let mut workers = BTreeMap::new();
         for (id, worker) in ids.iter().zip(ledger.workers) {
             if worker.standing != GONE {
-                workers.insert(*id, self.worker(worker, &keys, &cells)?);
+                workers.insert(*id, self.worker(*id, worker, &keys, &cells)?);
             }
         }
         let records =
@@ -391,13 +434,14 @@ impl Reader {
         LedgerTime(self.now.saturating_add_signed(relative))
     }
 
-    fn cell(&self, cell: pb::Cell, ids: &[Incarnation]) -> Result<Cell, StateError> {
+    fn cell(&self, cell: pb::Cell, known: &[(Incarnation, Last)]) -> Result<Cell, StateError> {
         let config = CellConfig {
             key: CellKey { limit: cell.limit, meter: cell.meter, tier: cell.tier },
             rate: rate_curve_of(cell.rate.ok_or(StateError::Broken("rate"))?)?,
             burst: burst_curve_of(cell.burst.ok_or(StateError::Broken("burst"))?),
             policy: policy_of(cell.policy),
             lease: Span(cell.lease_us),
+            priority: priority_of(cell.priority)?,
             fresh: cell.fresh,
             initial: limits::initial_of(cell.initially_empty),
             queue: cell.queue,
@@ -405,8 +449,11 @@ impl Reader {
         let mut holders = Vec::with_capacity(cell.holdings.len());
         for holding in cell.holdings {
             let position = usize::try_from(holding.worker).unwrap_or(usize::MAX);
-            let incarnation = *ids.get(position).ok_or(StateError::Broken("a holding's worker"))?;
-            holders.push((Holder { incarnation, borrowed: holding.borrowed }, self.holding(holding)?));
+            let (incarnation, last) = *known.get(position).ok_or(StateError::Broken("a holding's worker"))?;
+            let (holder, same) = (Holder { incarnation, borrowed: holding.borrowed }, holding.same);
+            let mut holding = self.holding(holding)?;
+            usual::put_back(&mut holding, same, &config, last);
+            holders.push((holder, holding));
         }
         let mut strict = BTreeMap::new();
         for entry in cell.strict {
@@ -419,6 +466,7 @@ impl Reader {
             recovering_until: cell.recovering_until_us.map(LedgerTime),
             short_until: self.time(cell.short_until_in_us),
             short: share_of(cell.short_ppb)?,
+            behind: cell.behind.map_or(Amount::ZERO, amount_of),
             closed: cell.closed,
             away: away_of(&cell.away),
             kept: Kept {
@@ -461,6 +509,7 @@ impl Reader {
             largest: holding.largest,
             held: Amount::from_milli(holding.held_milli),
             out: holding.out,
+            class: class_of(holding.class, holding.borrowed),
             debt: Amount::from_milli(holding.debt_milli),
             used: holding.used,
             returned: Amount::from_milli(holding.returned_milli),
@@ -525,6 +574,7 @@ impl Reader {
 
     fn worker(
         &self,
+        incarnation: Incarnation,
         worker: pb::Worker,
         keys: &[&CellKey],
         cells: &BTreeMap<CellKey, Cell>,
@@ -533,7 +583,7 @@ impl Reader {
             name: worker.name,
             seq: worker.seq,
             content: worker.content,
-            reply: worker.reply.map(|reply| self.reply(reply, keys, cells)).transpose()?,
+            reply: worker.reply.map(|reply| self.reply(incarnation, reply, keys, cells)).transpose()?,
             standing: match worker.standing {
                 0 => Standing::Live,
                 1 => Standing::Evicted,
@@ -546,13 +596,17 @@ impl Reader {
 
     fn reply(
         &self,
+        incarnation: Incarnation,
         reply: pb::StoredReply,
         keys: &[&CellKey],
         cells: &BTreeMap<CellKey, Cell>,
     ) -> Result<StoredReply, StateError> {
+        let at = self.time(reply.at_in_us);
         let stored = |stored: pb::StoredCell| -> Result<StoredCell, StateError> {
             let key = key_of(stored.cell, stored.key, keys)?;
             let outcome = match stored.terms {
+                None if stored.as_pending => usual_outcome(cells, incarnation, at, &key, stored.borrowed)
+                    .ok_or(StateError::Broken("a pending lease"))?,
                 None => CellOutcome::Unknown,
                 Some(terms) => {
                     let current = cells.get(&key).map(|cell| cell.config.rate);
@@ -561,14 +615,21 @@ impl Reader {
             };
             Ok(StoredCell { key, borrowed: stored.borrowed, outcome })
         };
+        let as_pending = |number: &u32| pb::StoredCell {
+            cell: number / 2,
+            borrowed: number % 2 == 1,
+            as_pending: true,
+            ..pb::StoredCell::default()
+        };
+        let all: Vec<pb::StoredCell> = reply.as_pending.iter().map(as_pending).collect();
         Ok(StoredReply {
-            at: self.time(reply.at_in_us),
+            at,
             heartbeat: Span(reply.heartbeat_us),
             gap: Span(reply.gap_us),
             recovering_until: reply.recovering_until_us.map(LedgerTime),
             evicted: reply.evicted,
             digest: Digest(reply.digest),
-            cells: reply.cells.into_iter().map(stored).collect::<Result<_, _>>()?,
+            cells: reply.cells.into_iter().chain(all).map(stored).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -612,6 +673,26 @@ fn share_of(ppb: u32) -> Result<Share, StateError> {
     Share::from_ppb(ppb).ok_or(StateError::Broken("a share"))
 }
 
+fn class(class: Class) -> u64 {
+    match class {
+        Class::Own => 0,
+        Class::Barred => 1,
+        Class::Borrowed(rank) => 2 + 2 * u64::from(rank),
+        Class::Lent(rank) => 3 + 2 * u64::from(rank),
+    }
+}
+
+fn class_of(class: u64, borrowed: bool) -> Class {
+    let rank = u32::try_from((class.saturating_sub(2)) / 2).unwrap_or(u32::MAX);
+    match class {
+        0 if borrowed => Class::Borrowed(u32::MAX),
+        0 => Class::Own,
+        1 => Class::Barred,
+        class if class % 2 == 0 => Class::Borrowed(rank),
+        _ => Class::Lent(rank),
+    }
+}
+
 fn amount_of(amount: pb::Amount) -> Amount {
     let whole = Amount::tokens(amount.whole.unsigned_abs());
     (if amount.whole < 0 { -whole } else { whole }) + Amount(i128::from(amount.fraction))
@@ -626,6 +707,7 @@ mod tests {
     use tollgate_core::limit::Version;
     use tollgate_core::message::{Acting, CellReport, LeaseName, Request};
     use tollgate_core::policy::{Calendar, CalendarUnit, Policy};
+    use tollgate_core::tier::Priority;
 
     fn limits(n: u64) -> Input {
         let lease = Span::from_secs(15);
@@ -668,6 +750,7 @@ mod tests {
         let cell = |limit: &str| CellReport {
             key: CellKey::of(limit),
             borrowed: false,
+            for_tier: None,
             acting,
             held: Amount::from_milli(1_250),
             used: seq * 3,
@@ -733,6 +816,76 @@ mod tests {
         let bytes = encode(&carried);
         let back = ledger_of(decode(&bytes).unwrap().ledger.unwrap()).unwrap();
         assert_eq!(back, *state);
+    }
+
+    /// 200 workers with 20 limits of three tiers each, all in use: each lease is acknowledged, and renewed.
+    #[test]
+    fn the_state_of_a_large_fleet_with_tiers_is_below_half_a_mebibyte() {
+        let tiers = ["high", "mid", "low"];
+        let key = |limit: usize, tier: &str| CellKey {
+            tier: tier.to_owned(),
+            ..CellKey::of(&format!("provider/model-{limit}"))
+        };
+        let keys: Vec<CellKey> =
+            (0..20).flat_map(|limit| tiers.iter().map(move |tier| key(limit, tier))).collect();
+        let config = |key: &CellKey| {
+            let rank = tiers.iter().position(|tier| *tier == key.tier).unwrap_or(0);
+            let priority = Priority { rank: u32::try_from(rank).unwrap_or(0), ..Priority::default() };
+            let lease = Span::from_secs(15);
+            let cell = CellConfig::constant(&key.limit, Rate::per_second(20_000), 40_000, lease);
+            CellConfig { key: key.clone(), priority, ..cell }
+        };
+        let mut now = LedgerTime(1_800_000_000_000_000);
+        let mut ledger = Ledger::new(Start::First, 7, now);
+        let cells = keys.iter().map(config).collect();
+        let version = Version { run: now.0, n: 1 };
+        let configure = Configure { version, settings: Settings::default(), cells };
+        assert_eq!(ledger.apply(now, Input::Configure(configure)), Output::Configured);
+        let report = |key: &CellKey, worker: u128| CellReport {
+            key: key.clone(),
+            borrowed: false,
+            for_tier: None,
+            acting: None,
+            held: Amount::from_milli(1_234),
+            used: 0,
+            returned: Amount::ZERO,
+            debt: Amount::ZERO,
+            out: 0,
+            demand: 50_000_000 + u64::try_from(worker).unwrap() * 10_000,
+            waiting: 0,
+            largest: 1,
+        };
+        let request = |worker: u128| Request {
+            incarnation: Incarnation(u128::MAX / 201 * (worker + 1)),
+            seq: 0,
+            nonce: 0,
+            worker: format!("host-{worker}/4711"),
+            cells: keys.iter().map(|key| report(key, worker)).collect(),
+        };
+        let mut requests: Vec<Request> = (0..200).map(request).collect();
+        for seq in 1..=6 {
+            for request in &mut requests {
+                now = now + Span::from_millis(100);
+                request.seq = seq;
+                let Output::Reply(Ok(reply)) = ledger.apply(now, Input::Heartbeat(request.clone())) else {
+                    panic!("no answer");
+                };
+                for (report, cell) in request.cells.iter_mut().zip(&reply.cells) {
+                    let CellOutcome::Lease(terms) = &cell.outcome else { panic!("no lease") };
+                    let name = LeaseName { epoch: reply.epoch, seq };
+                    report.acting = Some(Acting { name, share: terms.share, cap: terms.cap });
+                    report.used += 700;
+                }
+            }
+        }
+        let state = ledger.state();
+        let holdings: usize = state.cells.values().map(|cell| cell.holders.len()).sum();
+        assert_eq!(holdings, 200 * 20 * 3);
+        let carried = pb::Coordinator { ledger: Some(super::ledger(state)), ..pb::Coordinator::default() };
+        let bytes = encode(&carried);
+        assert_eq!(ledger_of(decode(&bytes).unwrap().ledger.unwrap()).unwrap(), *state);
+        println!("{} bytes", bytes.len());
+        assert!(bytes.len() < 512 * 1024, "{} bytes, {} a holding", bytes.len(), bytes.len() / holdings);
     }
 
     #[test]

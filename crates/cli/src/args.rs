@@ -316,6 +316,7 @@ Examples:
   tollgate limit set search --rate 1000/10s --policy sliding-window
   tollgate limit set gemini --rate 1000/day --policy fixed-window --time-zone America/Los_Angeles
   tollgate limit set fragile --rate 5/s --policy leaky-bucket --queue 100 --initial empty
+  tollgate limit set batch --tier high=600/min:burst=20 --tier low=400/min:floor=100/min
 
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
@@ -363,6 +364,7 @@ others may take what is there.")]
 Examples:
   tollgate limit rm openai --reason \"provider is gone\"
   tollgate limit rm openai --meter tokens         one meter of several
+  tollgate limit rm openai --tier low             one tier of several
   tollgate limit rm openai --dry-run")]
     Rm {
         /// The limit
@@ -371,6 +373,9 @@ Examples:
         /// Only this meter
         #[arg(long, value_name = "NAME", value_parser = quantity::label)]
         meter: Option<String>,
+        /// Only this tier
+        #[arg(long, value_name = "NAME", value_parser = quantity::label)]
+        tier: Option<String>,
         /// How it is changed.
         #[command(flatten)]
         change: Change,
@@ -422,6 +427,13 @@ pub struct LimitSet {
     /// Tokens per time: 50, 50/s, 600/min, 100/h, 5/day, 10/250ms
     #[arg(long, value_parser = quantity::rate, allow_hyphen_values = true)]
     pub rate: Option<RateJson>,
+    /// A tier with a rate of its own, for work that asks for it by name; may be given several times, the highest tier first.
+    /// Higher tiers borrow from lower ones what those leave unused. NAME[=RATE][:burst=N][:floor=RATE][:lend][:no-lend][:rank=N];
+    /// with `floor`, higher tiers come first above it; with `lend`, lower ones may use what is idle; `rank` changes the order
+    /// (0 is the highest). --rate and --burst are then what all tiers together may have at most. What a limit without tiers
+    /// has is its tier `default`
+    #[arg(long = "tier", value_name = "TIER", value_parser = quantity::tier)]
+    pub tiers: Vec<Tier>,
     /// The most tokens used at once [default: what the rate brings in a second, the whole count from a minute on]
     #[arg(long, value_name = "TOKENS", value_parser = quantity::burst, allow_hyphen_values = true)]
     pub burst: Option<u64>,
@@ -438,6 +450,23 @@ pub struct LimitSet {
     /// How it is changed.
     #[command(flatten)]
     pub change: Change,
+}
+
+/// What is said of one tier.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tier {
+    /// Its name.
+    pub name: String,
+    /// Its rate; with `--concurrency`, the count alone matters.
+    pub rate: Option<RateJson>,
+    /// Its burst.
+    pub burst: Option<u64>,
+    /// What higher tiers leave it.
+    pub floor: Option<RateJson>,
+    /// Whether lower tiers may use what is idle.
+    pub lend: Option<bool>,
+    /// Its place.
+    pub rank: Option<u32>,
 }
 
 /// How a limit counts.

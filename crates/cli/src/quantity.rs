@@ -1,5 +1,6 @@
 //! Rates, durations and whole numbers as people type them.
 
+use crate::args::Tier;
 use tollgate_core::curve::BURST_MAX;
 use tollgate_core::limit::{QUEUE_MAX, check_label, check_lease, check_name, check_queue, check_ramp};
 use tollgate_core::units::Span;
@@ -8,6 +9,9 @@ use tollgate_workflows::wire::config::RateJson;
 /// What a rate may look like.
 const RATE_FORMS: &str = "COUNT or COUNT/PERIOD, such as 50, 50/s, 600/min, 100/h, 5/day, 10/250ms; \
      a count from 0 to 1000000000000, a period from 1ms to 366d";
+/// What a tier may look like.
+const TIER_FORMS: &str =
+    "NAME[=RATE][:burst=N][:floor=RATE][:lend][:no-lend][:rank=N], such as high=600/min:burst=20";
 /// What a duration may look like.
 const SPAN_FORMS: &str = "a number with a unit (ms, s, m, h, d), such as 500ms, 8s, 2m, 1h30m";
 
@@ -112,6 +116,40 @@ pub fn queue(text: &str) -> Result<u64, String> {
     digits(text)
         .filter(|queue| check_queue(*queue).is_ok())
         .ok_or_else(|| format!("allowed: 0 to {QUEUE_MAX}"))
+}
+
+/// Reads what is said of one tier, in the form of the help text.
+///
+/// # Errors
+/// The part that is wrong, and what is allowed.
+pub fn tier(text: &str) -> Result<Tier, String> {
+    let mut parts = text.split(':');
+    let first = parts.next().unwrap_or_default();
+    let (name, given) = first.split_once('=').map_or((first, None), |(name, given)| (name, Some(given)));
+    let named = |part: &str, problem: String| format!("{part}: {problem}");
+    let mut tier = Tier { name: label(name).map_err(|error| named("name", error))?, ..Tier::default() };
+    tier.rate = given.map(|given| rate(given).map_err(|error| named(name, error))).transpose()?;
+    let mut seen = Vec::new();
+    for part in parts {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        match key {
+            "burst" => tier.burst = Some(burst(value).map_err(|error| named(key, error))?),
+            "floor" => tier.floor = Some(rate(value).map_err(|error| named(key, error))?),
+            "lend" if value.is_empty() => tier.lend = Some(true),
+            "no-lend" if value.is_empty() => tier.lend = Some(false),
+            "rank" => {
+                let rank = digits(value).and_then(|rank| u32::try_from(rank).ok());
+                tier.rank = Some(rank.ok_or_else(|| named(key, "allowed: 0 to 4294967295".to_owned()))?);
+            }
+            _ => return Err(format!("{part:?} is not known, allowed: {TIER_FORMS}")),
+        }
+        let what = key.trim_start_matches("no-");
+        if seen.contains(&what) {
+            return Err(format!("{what} is given twice, allowed: {TIER_FORMS}"));
+        }
+        seen.push(what);
+    }
+    Ok(tier)
 }
 
 /// Takes the name of a limit or group as it is.
@@ -306,6 +344,33 @@ mod tests {
         assert_eq!(burst("99999999999999999999"), Err("allowed: 0 to 1000000000000000 tokens".to_owned()));
         assert!(burst("-1").is_err());
         assert_eq!(timeout("0s"), Err("allowed: 100ms to 10m".to_owned()));
+    }
+
+    #[test]
+    fn tiers_are_read_part_by_part() {
+        let per_minute = |count| Some(RateJson { count, period_ms: 60_000 });
+        let high = Tier { rate: per_minute(600), burst: Some(20), ..named_tier("high") };
+        assert_eq!(tier("high=600/min:burst=20"), Ok(high));
+        let low = Tier { floor: per_minute(100), lend: Some(true), rank: Some(3), ..named_tier("low") };
+        assert_eq!(tier("low:floor=100/min:lend:rank=3"), Ok(low));
+        for (text, problem) in [
+            ("", "name: allowed"),
+            ("High=1/s", "name: allowed"),
+            ("a=x", "a: allowed: COUNT"),
+            ("a=1/s:burst=-1", "burst: allowed"),
+            ("a=1/s:floor=", "floor: allowed: COUNT"),
+            ("a:lend:no-lend", "lend is given twice"),
+            ("a:rank=4294967296", "rank: allowed"),
+            ("a:lend=yes", "\"lend=yes\" is not known"),
+            ("a=1/s:", "\"\" is not known"),
+        ] {
+            let error = tier(text).expect_err(text);
+            assert!(error.starts_with(problem), "{text}: {error}");
+        }
+    }
+
+    fn named_tier(name: &str) -> Tier {
+        Tier { name: name.to_owned(), ..Tier::default() }
     }
 
     #[test]

@@ -4,14 +4,19 @@
 //! also whenever work starts to wait. Answers go into [`Client::on_reply`], refusals into [`Client::on_refusal`], and a
 //! failed attempt to reach the ledger into [`Client::on_failure`]. At most one request is outstanding.
 
+mod borrowing;
+
 use crate::bucket::{Arrival, Level, Mint, Now};
 use crate::demand::Demand;
 use crate::limit::{CellKey, DEBT_BURSTS_MAX, NAME_BYTES_MAX};
-use crate::message::{CellOutcome, CellReport, Incarnation, LeaseName, Reply, Request, RequestError};
+use crate::message::{
+    CellOutcome, CellReply, CellReport, Incarnation, LeaseName, Lender, Reply, Request, RequestError,
+};
 use crate::rules::{Rule, Rules};
 use crate::units::{Amount, BootTime, LedgerTime, Share, Span, clamp_u64};
 use alloc::string::String;
 use alloc::vec::Vec;
+use borrowing::{PassedOn, Source};
 
 /// How long the first request waits for its answer before another one may be sent. Doubles with every timeout, so that
 /// a round trip of any length comes to be waited for.
@@ -43,6 +48,11 @@ const SEQ_AHEAD_MAX: u64 = 1_000;
 const INVITED_GAP: Span = Span::from_millis(20);
 /// Work that still waits is told again after this.
 const HUNGRY_AGAIN: Span = Span::from_millis(1_000);
+/// The same where it has just begun to wait for what other tiers have: they give it up within a heartbeat or two, and until it is
+/// taken nobody uses it.
+const HUNGRY_AGAIN_BORROWING: Span = Span::from_millis(300);
+/// For so long.
+const BEGINS_TO_BORROW: Span = Span::from_millis(2_500);
 /// A change of the share by less than this much of the rate hurries nothing: 1%.
 const HURRY_PPB: u32 = 10_000_000;
 /// Where conserved tokens are scarce, they are kept for what may be wanted within this, about as long as it takes to get others.
@@ -100,6 +110,14 @@ pub struct ClientCell<L> {
     /// When a turn ends: the share is given up then.
     turn_ends: Option<BootTime>,
     unacknowledged: bool,
+    /// Its tier's place in the order, as the ledger said.
+    rank: u32,
+    /// Whom its tier may borrow from, as the ledger said.
+    lenders: Vec<Lender>,
+    /// The cells that are borrowed for its work, in order.
+    sources: Vec<Source>,
+    /// Of a borrowed cell: what those want that it is a source of.
+    passed_on: Option<PassedOn>,
 }
 
 /// What the last request said of a cell.
@@ -108,8 +126,14 @@ struct Told {
     demand: u64,
     waiting: u64,
     spent: u64,
+    /// Since when something has waited in each request.
+    waiting_since: BootTime,
     /// Conserved tokens that it claimed.
     claim: u64,
+    /// Whether it claimed and wanted nothing.
+    nothing: bool,
+    /// Whether what it wanted was for a lower tier.
+    for_lower: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -198,7 +222,25 @@ impl<L: Level> ClientCell<L> {
         self.wants = wants;
     }
 
-    fn report(&mut self, now: Now) -> CellReport {
+    /// Its tier's place among those of the limit, as the ledger said: lower numbers are higher tiers.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+    /// The tiers from which work of this cell's may borrow, in order, as the ledger said: for each of them the process wants
+    /// a borrowed cell. See [`Client::sources`].
+    pub fn lenders(&self) -> &[Lender] {
+        &self.lenders
+    }
+
+    /// Wanted tokens a second, in millionths, and tokens that waiters want.
+    fn wanted(&self) -> (u64, u64) {
+        match &self.passed_on {
+            Some(passed_on) => (passed_on.demand, passed_on.waiting),
+            None => (self.demand.wanted_micro(self.wants.waiting), self.wants.waiting),
+        }
+    }
+
+    fn report(&mut self, now: Now, for_tier: Option<String>) -> CellReport {
         self.mint.refill(&self.level, now);
         if !self.mint.is_alive(now) {
             // Once said, it is so: a lease that is not claimed is never acted on again.
@@ -206,9 +248,14 @@ impl<L: Level> ClientCell<L> {
             self.turn_ends = None;
         }
         self.demand.observe(now.boot, self.wants.requested);
-        let demand = self.demand.wanted_micro(self.wants.waiting);
+        let (demand, waiting) = self.wanted();
         if self.turn_ends.is_some_and(|ends| ends <= now.boot) {
             self.turn_ends = None;
+            self.mint.lower_share(&self.level, Share::ZERO, now);
+            self.mint.give_back_all(&self.level);
+        }
+        if self.passed_on.is_some_and(|passed_on| passed_on.user.is_none()) {
+            // What is another tier's is no reserve of ours.
             self.mint.lower_share(&self.level, Share::ZERO, now);
             self.mint.give_back_all(&self.level);
         }
@@ -218,7 +265,12 @@ impl<L: Level> ClientCell<L> {
         let acting = self.mint.claim(&self.level);
         let (used, spent) = (self.mint.used(&self.level), self.mint.spent(&self.level));
         let claim = self.claimed();
-        self.told = Told { demand, waiting: self.wants.waiting, spent, claim };
+        let largest = self.passed_on.map_or(self.wants.largest, |passed_on| passed_on.largest);
+        let has = acting.is_some_and(|acting| acting.share > Share::ZERO || acting.cap > Amount::ZERO);
+        let for_lower = self.passed_on.and_then(|passed_on| passed_on.user).is_some_and(|user| user.below);
+        let nothing = demand == 0 && waiting == 0 && !has;
+        let waiting_since = if self.told.waiting > 0 { self.told.waiting_since } else { now.boot };
+        self.told = Told { demand, waiting, waiting_since, spent, claim, nothing, for_lower };
         self.unacknowledged = false;
         let out = self.mint.out(&self.level);
         let holds = self.mint.holds(&self.level);
@@ -227,6 +279,7 @@ impl<L: Level> ClientCell<L> {
         CellReport {
             key: self.key.clone(),
             borrowed: self.borrowed,
+            for_tier,
             acting,
             held: holds.at_least_zero().floor_to_milli(),
             used,
@@ -234,15 +287,15 @@ impl<L: Level> ClientCell<L> {
             debt: debt.at_least_zero(),
             out,
             demand,
-            waiting: self.wants.waiting,
-            largest: self.wants.largest.max(1),
+            waiting,
+            largest: largest.max(1),
         }
     }
 
     /// Gives back at once what is not used: the next request says so, and the ledger can lend it on without waiting for
     /// another round.
     fn give_back_unused(&mut self, now: Now, demand: u64) {
-        if self.wants.waiting > 0 {
+        if self.wanted().1 > 0 {
             return;
         }
         if let Some(keep) = self.unused_share(now, demand) {
@@ -252,7 +305,7 @@ impl<L: Level> ClientCell<L> {
 
     /// Conserved tokens that nobody here is about to use.
     fn idle(&self, demand: u64) -> u64 {
-        if !self.mint.held().is_some_and(|held| held.scarce) || self.wants.waiting > 0 {
+        if !self.mint.held().is_some_and(|held| held.scarce) || self.wanted().1 > 0 {
             return 0;
         }
         let there = u64::try_from(self.level.level()).unwrap_or(0);
@@ -276,7 +329,7 @@ impl<L: Level> ClientCell<L> {
 
     /// When the ledger wants to hear of it: then no pace is kept to.
     fn invited(&self) -> Option<BootTime> {
-        let due = self.due.filter(|_| self.wants.waiting > 0 && !self.unknown && !self.recovering);
+        let due = self.due.filter(|_| self.wanted().1 > 0 && !self.unknown && !self.recovering);
         self.turn_ends.into_iter().chain(due).min()
     }
 
@@ -285,14 +338,17 @@ impl<L: Level> ClientCell<L> {
         if self.unknown {
             return None;
         }
-        let demand = self.demand.wanted_micro(self.wants.waiting);
+        let (demand, waiting) = self.wanted();
+        if self.is_quiet() {
+            return None;
+        }
         if self.unacknowledged || self.has_used_counted() {
             return Some(now.boot);
         }
-        if self.turn_ends.is_some() && self.wants.waiting > 0 {
+        if self.turn_ends.is_some() && waiting > 0 {
             return self.turn_ends;
         }
-        if self.wants.waiting > 0 {
+        if waiting > 0 {
             if let Some(due) = self.due {
                 return Some(due);
             }
@@ -300,7 +356,9 @@ impl<L: Level> ClientCell<L> {
                 || demand / 5 > self.told.demand / 4
                 || !self.mint.is_alive(now)
                 || self.can_give_up(demand);
-            return Some(if news { now.boot } else { last_sent + HUNGRY_AGAIN });
+            let begins = self.passed_on.is_some() && now.boot < self.told.waiting_since + BEGINS_TO_BORROW;
+            let again = if begins { HUNGRY_AGAIN_BORROWING } else { HUNGRY_AGAIN };
+            return Some(if news { now.boot } else { last_sent + again });
         }
         let lendable = self.unused_share(now, demand).is_some() || self.can_give_up(demand);
         (self.mint.is_alive(now) && lendable).then_some(now.boot)
@@ -319,9 +377,11 @@ impl<L: Level> ClientCell<L> {
         counted.is_some_and(|held| held.cap - self.mint.holds(&self.level).at_least_zero() >= Amount::ONE)
     }
 
-    fn take_on(&mut self, now: Now, sent: Now, reply: &Reply, outcome: &CellOutcome) {
+    fn take_on(&mut self, now: Now, sent: Now, reply: &Reply, answer: &CellReply) {
         self.unknown = false;
-        match outcome {
+        self.rank = answer.rank;
+        self.note_quiet(answer);
+        match &answer.outcome {
             CellOutcome::Unknown => {
                 self.unknown = true;
                 self.turn_ends = None;
@@ -413,7 +473,12 @@ impl<L: Level> Client<L> {
             due: None,
             turn_ends: None,
             unacknowledged: true,
+            rank: 0,
+            lenders: Vec::new(),
+            sources: Vec::new(),
+            passed_on: None,
         });
+        self.link();
         self.cells.len() - 1
     }
 
@@ -433,6 +498,7 @@ impl<L: Level> Client<L> {
             cell.refill(now);
             cell.demand.observe(now.boot, cell.wants.requested);
         }
+        self.pass_on(now);
         if let Some(outstanding) = &mut self.outstanding {
             if now.boot < outstanding.deadline {
                 return match outstanding.retry_at {
@@ -462,7 +528,7 @@ impl<L: Level> Client<L> {
         let invited = self.cells.iter().filter_map(ClientCell::invited).min();
         let regular = match invited {
             // Nothing is new until then.
-            Some(invited) if self.cells.iter().all(|cell| cell.invited().is_some()) => {
+            Some(invited) if self.cells.iter().all(|cell| cell.is_quiet() || cell.invited().is_some()) => {
                 let renewal = self.lease_third().map_or(last.boot, |third| last.boot + third);
                 regular.max(renewal.min(invited))
             }
@@ -503,7 +569,7 @@ impl<L: Level> Client<L> {
             seq: self.seq,
             nonce,
             worker: self.worker.clone(),
-            cells: self.cells.iter_mut().map(|cell| cell.report(now)).collect(),
+            cells: self.reports(now),
         };
         let wait = Span((TIMEOUT_MIN.0 << self.timeouts.min(10)).min(TIMEOUT_MAX.0));
         self.outstanding = Some(Outstanding {
@@ -514,6 +580,12 @@ impl<L: Level> Client<L> {
         });
         self.last_sent = Some(now);
         request
+    }
+
+    fn reports(&mut self, now: Now) -> Vec<CellReport> {
+        let tiers: Vec<Option<String>> = self.cells.iter().map(|cell| self.user_of(cell)).collect();
+        let cells = self.cells.iter_mut().zip(tiers).filter(|(cell, _)| !cell.is_quiet());
+        cells.map(|(cell, tier)| cell.report(now, tier)).collect()
     }
 
     /// Takes on a reply. Only the one to the outstanding request counts; others are ignored. Returns whether it counted.
@@ -532,10 +604,19 @@ impl<L: Level> Client<L> {
         self.heartbeat = reply.heartbeat;
         self.gap = reply.gap;
         self.evicted = reply.evicted;
-        for (cell, answer) in self.cells.iter_mut().zip(&reply.cells) {
-            if cell.key == answer.key && cell.borrowed == answer.borrowed {
-                cell.take_on(now, sent, reply, &answer.outcome);
+        let mut answers = reply.cells.iter().peekable();
+        let mut news = false;
+        for cell in &mut self.cells {
+            // Those of which nothing was said are passed over.
+            let is_its = |answer: &&CellReply| cell.key == answer.key && cell.borrowed == answer.borrowed;
+            if let Some(answer) = answers.next_if(is_its) {
+                cell.take_on(now, sent, reply, answer);
+                news |= cell.lenders != answer.lenders;
+                cell.lenders.clone_from(&answer.lenders);
             }
+        }
+        if news {
+            self.link();
         }
         true
     }

@@ -29,4 +29,5 @@ pub mod message;
 pub mod policy;
 pub mod rules;
 mod stock;
+pub mod tier;
 pub mod units;

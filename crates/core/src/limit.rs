@@ -2,6 +2,7 @@
 
 use crate::curve::{BURST_MAX, BurstCurve, PERIOD_MAX, PERIOD_MIN, RAMP_MAX, RATE_COUNT_MAX, RateCurve};
 use crate::policy::{BOUNDARIES_MAX, CALENDAR_BYTES_MAX, DRAIN_MAX, Policy, WINDOW_MAX, WINDOW_MIN};
+use crate::tier::Priority;
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -93,6 +94,8 @@ pub struct CellConfig {
     pub policy: Policy,
     /// How long a worker may act on one reply: from [`LEASE_MIN`] to [`LEASE_MAX`].
     pub lease: Span,
+    /// How its tier stands to the others of the limit.
+    pub priority: Priority,
     /// Whether nobody can hold a lease of it from elsewhere. `false` for a limit that moved here from another group: it
     /// then recovers alone, and grants nothing new for the longest lease.
     pub fresh: bool,
@@ -296,6 +299,7 @@ impl CellConfig {
             burst: BurstCurve::constant(burst),
             policy: Policy::TokenBucket,
             lease,
+            priority: Priority::default(),
             fresh: true,
             initial: Initial::Full,
             queue: None,

@@ -57,6 +57,8 @@ pub struct CellReport {
     pub key: CellKey,
     /// Whether the lease is borrowed for a higher tier.
     pub borrowed: bool,
+    /// The tier whose work it is borrowed for: the highest of them, when there are several.
+    pub for_tier: Option<String>,
     /// The lease acted on; `None` when there is none or it has ended.
     pub acting: Option<Acting>,
     /// Tokens in the bucket at sending. For allocation only: safety doesn't rest on it.
@@ -109,6 +111,19 @@ pub struct CellReply {
     pub borrowed: bool,
     /// The lease, or why there is none.
     pub outcome: CellOutcome,
+    /// Its tier's place among those of the limit: lower numbers are higher tiers. Zero where it doesn't matter.
+    pub rank: u32,
+    /// The tiers of the same limit from which work of this one may borrow, in the order in which it should.
+    pub lenders: Vec<Lender>,
+}
+
+/// A tier that another one may borrow from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lender {
+    /// Its name.
+    pub tier: String,
+    /// Whether it is a higher tier, which lends what it leaves idle.
+    pub above: bool,
 }
 
 /// What a reply gives for one cell.

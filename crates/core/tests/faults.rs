@@ -258,6 +258,7 @@ fn a_wrong_figure_for_debt_does_not_close_a_limit_for_good() {
     let cell = tollgate_core::message::CellReport {
         key: CellKey::of("api"),
         borrowed: false,
+        for_tier: None,
         acting: None,
         held: Amount::ZERO,
         used: 0,

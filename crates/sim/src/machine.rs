@@ -32,6 +32,12 @@ pub enum Kind {
     Starved,
     /// A calm fleet used too little.
     Unused,
+    /// A lower tier used what a higher one doesn't lend.
+    Order,
+    /// A high tier's work waited for too long.
+    Slow,
+    /// A tier's own work got less than its floor.
+    Floor,
 }
 
 /// One thing that is wrong.
@@ -304,6 +310,7 @@ impl Machine {
             CellReport {
                 key: cell.key().clone(),
                 borrowed: cell.is_borrowed(),
+                for_tier: None,
                 acting,
                 held: cell.mint().holds(cell.level()).at_least_zero(),
                 used: cell.mint().used(cell.level()),

@@ -4,6 +4,7 @@ use crate::play::{self, ratio};
 use crate::rules_without;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::Range;
@@ -39,6 +40,7 @@ struct Row {
     zero_grant_seconds_max: Option<u64>,
     fairness_error_mean: Option<f64>,
     messages_per_worker_minute: Option<f64>,
+    high_wait_p99_ms: Option<u64>,
     events: u64,
     seconds: f64,
 }
@@ -53,6 +55,7 @@ struct Tally {
     zero_grant_seconds: u64,
     unfair: (u64, u64),
     messages_milli: u64,
+    high_waits: BTreeMap<u64, u64>,
     violating: Vec<Outcome>,
 }
 
@@ -69,6 +72,9 @@ impl Tally {
         self.zero_grant_seconds = self.zero_grant_seconds.max(figures.zero_grant_seconds);
         if let Some(error) = figures.fairness_error_ppm {
             self.unfair = (self.unfair.0 + error, self.unfair.1 + 1);
+        }
+        for (wait, tokens) in &figures.high_waits {
+            *self.high_waits.entry(*wait).or_default() += tokens;
         }
         self.messages_milli += outcome.messages_per_worker_minute_milli;
         if outcome.violation.is_some() {
@@ -90,6 +96,7 @@ impl Tally {
             zero_grant_seconds_max: Some(self.zero_grant_seconds),
             fairness_error_mean: mean(self.unfair.0, self.unfair.1),
             messages_per_worker_minute: mean(self.messages_milli * 1_000, self.seeds),
+            high_wait_p99_ms: scenario::p99(&self.high_waits),
             events: self.events,
             seconds,
         }
@@ -193,6 +200,7 @@ fn chaos(seeds: Range<u64>, rules: Rules) -> Row {
         zero_grant_seconds_max: None,
         fairness_error_mean: None,
         messages_per_worker_minute: None,
+        high_wait_p99_ms: None,
         events: tally.steps,
         seconds: started.elapsed().as_secs_f64(),
     }
@@ -256,5 +264,8 @@ fn line(row: &Row) -> String {
         some(row.messages_per_worker_minute, 1),
         row.seconds
     );
+    if let Some(wait) = row.high_wait_p99_ms {
+        let _ok = write!(text, "  highest tier waits {wait} ms, p99");
+    }
     text
 }

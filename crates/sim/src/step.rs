@@ -7,6 +7,7 @@ use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::strict::Acquire;
 use tollgate_core::limit::{CellConfig, CellKey, Version};
 use tollgate_core::policy::Policy;
+use tollgate_core::tier::Priority;
 use tollgate_core::units::{Share, Span};
 
 /// Something done at a time.
@@ -192,6 +193,7 @@ impl fmt::Display for Op {
                     write!(f, " rate={} burst={}", rate(config.rate), burst(config.burst))?;
                     write!(f, " lease={}us", config.lease.0)?;
                     policy(f, &config.policy)?;
+                    priority(f, config.priority)?;
                 }
                 version.map_or(Ok(()), |version| write!(f, " version={version}"))
             }
@@ -260,6 +262,16 @@ fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
         }
         Policy::InFlight { drain } => write!(f, " drain={}us", drain.0),
     }
+}
+
+fn priority(f: &mut fmt::Formatter<'_>, priority: Priority) -> fmt::Result {
+    if priority.rank > 0 {
+        write!(f, " rank={}", priority.rank)?;
+    }
+    if priority.floor < Share::ONE {
+        write!(f, " floor={}", priority.floor)?;
+    }
+    if priority.lends { f.write_str(" lend") } else { Ok(()) }
 }
 
 fn short(key: &CellKey) -> String {

@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
-use tollgate_core::bucket::Level;
 use tollgate_core::units::{BootTime, Span};
 
 /// A question for a permit: await it.
@@ -35,6 +34,13 @@ pub struct Acquire {
 impl Acquire {
     pub(crate) fn of(charges: Charges, gate: Arc<Inner>) -> Acquire {
         Acquire { charges, more: Vec::new(), gate, deadline: None, timeout: None }
+    }
+
+    /// Of which tier the work is; `default` unless set. It takes from that tier's part of the limit, and from those that the tier
+    /// may borrow from when its own is dry.
+    pub fn tier(mut self, tier: &str) -> Acquire {
+        self.charges = self.charges.tier(tier, &self.gate);
+        self
     }
 
     /// How many tokens the work costs, at most the limit's burst. Default: 1. Of several meters, the one that was named first.
@@ -95,9 +101,11 @@ impl Acquire {
                 }
             }
         }
-        let limit = cells.first().map(|cell| cell.limit.clone()).unwrap_or_default();
+        let Some(CellKey { limit, tier, .. }) = cells.first().map(|cell| cell.key.clone()) else {
+            return self.charges;
+        };
         for (meter, cost) in &self.more {
-            cells.push(self.gate.shared.cell(&limit, meter));
+            cells.push(self.gate.shared.cell(&limit, meter, &tier));
             costs.push(*cost);
         }
         let set = Arc::new(Set::new(cells));
@@ -310,7 +318,7 @@ impl Place {
         for ((cell, _), queue) in self.charges.each().zip(&mut queues) {
             wakers.extend(queue.leave(self.number).map(|own| (own, false)));
             cell.level.set_waiting(queue.present());
-            let next = queue.serve(cell.level.level(), now);
+            let next = queue.serve(cell.level_at_most(), now);
             wakers.extend(next.wake.into_iter().map(|waker| (waker, true)));
         }
         drop(queues);

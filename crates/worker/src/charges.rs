@@ -1,13 +1,12 @@
 //! What a piece of work is charged: one meter, or several of one limit. Here are the ways that may take a lock.
 
 use crate::error::{AcquireError, Reason};
+use crate::gate::Inner;
 use crate::limit::{Cell, Core};
-use crate::local;
 use crate::permit::Permit;
 use crate::queue::{Facts, Queue, Verdict};
 use crate::set::{Costs, Partial, Set};
 use std::sync::{Arc, MutexGuard};
-use tollgate_core::bucket::Level;
 use tollgate_core::units::{BootTime, Span};
 
 /// See the module's documentation.
@@ -40,6 +39,17 @@ impl Charges {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
+    /// The same of another tier.
+    pub(crate) fn tier(&self, tier: &str, gate: &Inner) -> Charges {
+        match self {
+            Charges::One(cell, cost) => Charges::One(cell.of_tier(tier, gate), *cost),
+            Charges::Several(set, costs) => {
+                let (other, in_order) = set.of_tier(tier, gate, costs);
+                Charges::Several(other, in_order)
+            }
+        }
+    }
+
     pub(crate) fn core(&self) -> Option<&Arc<Core>> {
         match self {
             Charges::One(cell, _) => Some(&cell.core),
@@ -57,10 +67,8 @@ impl Charges {
 
     pub(crate) fn take_quickly(&self) -> Option<Permit> {
         match self {
-            Charges::One(cell, cost) => cell.take_quickly(*cost).map(|admitted| cell.permit(*cost, admitted)),
-            Charges::Several(set, costs) => {
-                set.take_quickly(costs).map(|taken| Permit::of_several(local::set_handle(set), taken))
-            }
+            Charges::One(cell, cost) => cell.get_quickly(*cost),
+            Charges::Several(set, costs) => set.get_quickly(costs),
         }
     }
 
@@ -72,12 +80,8 @@ impl Charges {
     /// is to be handed to [`Charges::put_back`] after them.
     pub(crate) fn take(&self) -> Result<Permit, Option<Partial>> {
         match self {
-            Charges::One(cell, cost) => {
-                cell.take(*cost).map(|admitted| cell.permit(*cost, admitted)).ok_or(None)
-            }
-            Charges::Several(set, costs) => {
-                set.take(costs).map(|taken| Permit::of_several(local::set_handle(set), taken))
-            }
+            Charges::One(cell, cost) => cell.get(*cost).ok_or(None),
+            Charges::Several(set, costs) => set.get(costs),
         }
     }
 
@@ -98,7 +102,7 @@ impl Charges {
         let each = self.each().zip(queues);
         each.map(|((cell, cost), queue)| {
             let ahead = number.map_or(queue.cost(), |number| queue.ahead_of(number));
-            Found { cell, cost, facts: queue.facts, level: cell.level.level(), ahead }
+            Found { cell, cost, facts: queue.facts, level: cell.level_at_most(), ahead }
         })
         .collect()
     }

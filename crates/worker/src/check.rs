@@ -64,13 +64,18 @@ impl Limit {
         let (facts, ahead) = (queue.facts, queue.cost());
         let queued = queue.present() > 0;
         drop(queue);
-        let (now, level) = (core.clock.boot(), cell.level.level());
+        let (now, level) = (core.clock.boot(), cell.level_at_most());
         let reason = match facts.verdict(cost, level, None, now) {
             Some(Verdict::UnknownLimit) => {
                 return Err(AcquireError::UnknownLimit { limit: cell.name.clone() });
             }
             Some(Verdict::CostAboveBurst { burst }) => {
-                return Err(AcquireError::CostAboveBurst { limit: cell.name.clone(), cost, burst });
+                return Err(AcquireError::CostAboveBurst {
+                    limit: cell.limit.clone(),
+                    meter: cell.meter.clone(),
+                    cost,
+                    burst,
+                });
             }
             Some(Verdict::Refused(reason)) => reason,
             None if !queued && now < cell.level.expiry() && u64::try_from(level).is_ok_and(|n| n >= cost) => {

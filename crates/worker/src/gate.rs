@@ -23,10 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 use temporalio_client::Client;
 use tokio::sync::{Notify, watch};
-use tollgate_core::bucket::Level;
 use tollgate_core::client;
 use tollgate_core::limit::{CellKey, check_label, check_name};
-use tollgate_core::message::{CELLS_PER_REQUEST_MAX, Incarnation};
+use tollgate_core::message::{CELLS_PER_REQUEST_MAX, Incarnation, Lender};
 use tollgate_core::units::{BootTime, LedgerTime, Span};
 use tollgate_workflows::wire::lease::incarnation_text;
 
@@ -116,10 +115,10 @@ impl Gate {
             ended: watch::Sender::new(None),
         });
         for limit in &options.limits {
-            shared.cell(limit, CellKey::METER);
+            shared.cell(limit, CellKey::METER, CellKey::TIER);
         }
         for (limit, meter) in &options.meters {
-            shared.cell(limit, meter);
+            shared.cell(limit, meter, CellKey::TIER);
         }
         let keeper = runtime.spawn(Keeper::new(shared.clone(), transport, options.request_timeout).run());
         let watched = shared.clone();
@@ -140,7 +139,7 @@ impl Gate {
 
     /// The same for one of several meters of a limit, such as `in_flight`: each is asked for by itself.
     pub fn meter(&self, name: &str, meter: &str) -> Limit {
-        Limit { cell: self.0.shared.cell(name, meter), gate: self.0.clone() }
+        Limit { cell: self.0.shared.cell(name, meter, CellKey::TIER), gate: self.0.clone() }
     }
 
     /// A handle for several meters of a limit that one piece of work is charged to, all or nothing: for hot paths. Up to
@@ -150,7 +149,7 @@ impl Gate {
     }
 
     pub(crate) fn set<'a>(&self, name: &str, meters: impl IntoIterator<Item = &'a str>) -> Arc<Set> {
-        let cells = meters.into_iter().map(|meter| self.0.shared.cell(name, meter));
+        let cells = meters.into_iter().map(|meter| self.0.shared.cell(name, meter, CellKey::TIER));
         Arc::new(Set::new(cells.collect()))
     }
 
@@ -292,8 +291,20 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Cells {
     by_name: HashMap<Name, Arc<Cell>>,
+    /// By tier and limit.
     families: HashMap<Name, Arc<Family>>,
     in_order: Vec<Arc<Cell>>,
+    /// What is borrowed, by lender, in the order of the client's cells.
+    borrowed: Vec<Arc<Cell>>,
+}
+
+/// A cell's name for people: that of the limit, with what else there is to say.
+fn title(key: &CellKey) -> Name {
+    match (key.meter.as_str(), key.tier.as_str()) {
+        (CellKey::METER, CellKey::TIER) => key.limit.as_str().into(),
+        (meter, CellKey::TIER) => format!("{} [{meter}]", key.limit).into(),
+        (meter, tier) => format!("{} [{meter} {tier}]", key.limit).into(),
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -307,10 +318,11 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     /// The cell of a limit, leased from now on.
-    pub(crate) fn cell(&self, limit: &str, meter: &str) -> Arc<Cell> {
+    pub(crate) fn cell(&self, limit: &str, meter: &str, tier: &str) -> Arc<Cell> {
+        let is_plain = meter == CellKey::METER && tier == CellKey::TIER;
         // No limit's name has a line break.
         let name: Cow<'_, str> =
-            if meter == CellKey::METER { limit.into() } else { format!("{meter}\n{limit}").into() };
+            if is_plain { limit.into() } else { format!("{meter}\n{tier}\n{limit}").into() };
         let name = name.as_ref();
         let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = cells.by_name.get(name) {
@@ -321,24 +333,26 @@ impl Shared {
         if let Some(cell) = cells.by_name.get(name) {
             return cell.clone();
         }
-        let key = CellKey { meter: meter.to_owned(), ..CellKey::of(limit) };
-        let limit: Name = limit.into();
-        let names = (limit.clone(), Name::from(meter));
-        let fault = if let Err(error) = check_name("limit", &key.limit).and(check_label("meter", meter)) {
+        let key = CellKey { limit: limit.to_owned(), meter: meter.to_owned(), tier: tier.to_owned() };
+        let title = title(&key);
+        let limit: Name = format!("{tier}\n{limit}").into();
+        let checked =
+            check_name("limit", &key.limit).and(check_label("meter", meter)).and(check_label("tier", tier));
+        let fault = if let Err(error) = checked {
             Some(AcquireError::InvalidLimit(error))
         } else if cells.in_order.len() >= CELLS_PER_REQUEST_MAX {
-            Some(AcquireError::TooManyLimits { limit: limit.clone(), max: CELLS_PER_REQUEST_MAX })
+            Some(AcquireError::TooManyLimits { limit: title.clone(), max: CELLS_PER_REQUEST_MAX })
         } else {
             None
         };
         if fault.is_some() {
             let level = Arc::new(self.core.level(false));
-            return Arc::new(Cell::new(names, Arc::default(), None, fault, level, self.core.clone()));
+            return Arc::new(Cell::new(title, key, Arc::default(), None, fault, level, self.core.clone()));
         }
         let family = cells.families.entry(limit).or_default().clone();
         let level = SharedLevel(Arc::new(self.core.level(true)));
-        let index = self.core.client().add_cell(key, false, level.clone());
-        let cell = Cell::new(names, family.clone(), Some(index), None, level.0, self.core.clone());
+        let index = self.core.client().add_cell(key.clone(), false, level.clone());
+        let cell = Cell::new(title, key, family.clone(), Some(index), None, level.0, self.core.clone());
         if self.ending() != Ending::No {
             cell.queue().facts.stopped = true;
         }
@@ -351,12 +365,44 @@ impl Shared {
         cell
     }
 
+    /// The cells that `user` may borrow from, in the order of the tiers; new ones are leased from now on.
+    pub(crate) fn borrowed(&self, user: &CellKey, lenders: &[Lender]) -> Vec<Arc<Cell>> {
+        let mut cells = self.cells.write().unwrap_or_else(PoisonError::into_inner);
+        let mut borrowed = Vec::new();
+        for lender in lenders {
+            let key = CellKey { tier: lender.tier.clone(), ..user.clone() };
+            let known = cells.borrowed.iter().find(|cell| cell.key == key).cloned();
+            borrowed.push(known.unwrap_or_else(|| {
+                let level = SharedLevel(Arc::new(self.core.level(true)));
+                let index = self.core.client().add_cell(key.clone(), true, level.clone());
+                let name = format!("{} borrowed", title(&key)).into();
+                let cell = Arc::new(Cell::new(
+                    name,
+                    key,
+                    Arc::default(),
+                    Some(index),
+                    None,
+                    level.0,
+                    self.core.clone(),
+                ));
+                cells.borrowed.push(cell.clone());
+                cell
+            }));
+        }
+        borrowed
+    }
+
+    /// What is borrowed, whoever for.
+    pub(crate) fn all_borrowed(&self) -> Vec<Arc<Cell>> {
+        self.cells.read().unwrap_or_else(PoisonError::into_inner).borrowed.clone()
+    }
+
     /// The state now.
     pub(crate) fn state(&self) -> GateState {
         let now = self.core.clock.now();
-        let cells = self.in_order();
+        let (cells, borrowed) = (self.in_order(), self.all_borrowed());
         let client = self.core.client();
-        let limits = cells.iter().filter_map(|cell| {
+        let limits = cells.iter().chain(&borrowed).filter_map(|cell| {
             let leased = client.cells().get(cell.index?)?;
             Some(limit_state(cell, leased, now))
         });
@@ -430,8 +476,9 @@ impl Shared {
         self.ending.fetch_max(Ending::Abandon as u8, Ordering::AcqRel);
         let cells = self.in_order();
         {
+            let borrowed = self.all_borrowed();
             let mut client = self.core.client();
-            for cell in &cells {
+            for cell in cells.iter().chain(&borrowed) {
                 if let Some(leased) = cell.index.and_then(|index| client.cell_mut(index)) {
                     let (mint, _) = leased.bucket();
                     mint.end(&*cell.level);
@@ -441,7 +488,7 @@ impl Shared {
         for cell in &cells {
             let mut queue = cell.queue();
             queue.facts.stopped = true;
-            let wake = queue.doomed(cell.level.level(), self.core.clock.boot());
+            let wake = queue.doomed(cell.level_at_most(), self.core.clock.boot());
             drop(queue);
             wake.into_iter().for_each(std::task::Waker::wake);
         }

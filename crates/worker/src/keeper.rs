@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tollgate_core::bucket::{Held, Level, Now, time_to_mint};
 use tollgate_core::client::{Action, AfterRefusal, Client, ClientCell, Wants};
 use tollgate_core::curve::RateCurve;
-use tollgate_core::message::{Reply, Request, RequestError};
+use tollgate_core::message::{Lender, Reply, Request, RequestError};
 use tollgate_core::units::{Amount, BootTime, Span};
 use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson, incarnation_text};
 
@@ -72,6 +72,8 @@ struct Kept {
     missing_since: Option<BootTime>,
     /// What the waiters' fate was last judged by.
     judged: Option<Judged>,
+    /// Whom the coordinator lets it borrow from.
+    lenders: Vec<Lender>,
 }
 
 /// What a verdict depends on beside level and cost.
@@ -169,7 +171,8 @@ impl Keeper {
     /// of something, what it held is never let go of, and this gate is over. Returns whether it goes on.
     fn move_here(&mut self) -> bool {
         let shared = self.shared.clone();
-        let cells = self.cells.iter().map(|kept| &kept.cell);
+        let borrowed = shared.all_borrowed();
+        let cells = self.cells.iter().map(|kept| &kept.cell).chain(&borrowed);
         if !shared.is_at_rest(cells) {
             tracing::error!(
                 "this process was forked while other threads used the gate: it grants nothing here"
@@ -196,14 +199,16 @@ impl Keeper {
         let new = self.shared.cells_after(self.cells.len());
         self.cells.extend(new.into_iter().map(Kept::new));
         let shared = self.shared.clone();
+        self.note_lenders();
         let mut client = shared.core.client();
         if !shared.core.clock.is_steady() {
             client.end_leases();
         }
         let now = shared.core.clock.now();
-        for (index, kept) in self.cells.iter_mut().enumerate() {
-            if let Some(leased) = client.cell_mut(index) {
-                let used = leased.mint().used(&*kept.cell.level);
+        for kept in &mut self.cells {
+            if let Some(leased) = kept.cell.index.and_then(|index| client.cell_mut(index)) {
+                let borrowed = kept.cell.borrowed.load(Ordering::Relaxed);
+                let used = leased.mint().used(&*kept.cell.level).saturating_add(borrowed);
                 let wants = kept.wants(used, leased.burst(), now.boot);
                 leased.set_wants(wants);
             }
@@ -231,6 +236,24 @@ impl Keeper {
         duration(until.since(now.boot))
     }
 
+    /// Lets tiers borrow from whom the coordinator says that they may.
+    fn note_lenders(&mut self) {
+        let client = self.shared.core.client();
+        let news = |(place, kept): (usize, &Kept)| {
+            let leased = kept.cell.index.and_then(|index| client.cells().get(index))?;
+            (kept.lenders != leased.lenders()).then(|| (place, leased.lenders().to_vec()))
+        };
+        let news: Vec<(usize, Vec<Lender>)> = self.cells.iter().enumerate().filter_map(news).collect();
+        // The list of cells is locked before the client, here as elsewhere.
+        drop(client);
+        for (place, lenders) in news {
+            if let Some(kept) = self.cells.get_mut(place) {
+                kept.cell.lenders.set(&self.shared.borrowed(&kept.cell.key, &lenders));
+                kept.lenders = lenders;
+            }
+        }
+    }
+
     /// Polls the client and sends what it says. Returns when to poll again.
     fn poll(&mut self, client: &mut Client<SharedLevel>, now: Now) -> BootTime {
         if now.boot < self.silent_until {
@@ -253,7 +276,8 @@ impl Keeper {
     fn send(&mut self, request: Request, now: Now) {
         if request.seq != self.sent {
             self.sent_at = now.boot;
-            for (kept, report) in self.cells.iter_mut().zip(&request.cells) {
+            let own = request.cells.iter().filter(|report| !report.borrowed);
+            for (kept, report) in self.cells.iter_mut().zip(own) {
                 kept.asked = kept.cell.queue().next();
                 kept.asked_waiting = report.waiting;
                 kept.told_refused = kept.cell.counts.refused_tokens.load(Ordering::Relaxed);
@@ -313,7 +337,9 @@ impl Keeper {
             tracing::warn!("evicted by an operator: this worker gets nothing more");
         }
         self.barred = barred;
-        for (kept, leased) in self.cells.iter_mut().zip(client.cells()).take(reply.cells.len()) {
+        let answered = reply.cells.iter().filter(|answer| !answer.borrowed).count();
+        for kept in self.cells.iter_mut().take(answered) {
+            let Some(leased) = kept.cell.index.and_then(|index| client.cells().get(index)) else { continue };
             kept.heard = kept.asked;
             kept.dry = kept.is_dry(leased, now);
         }
@@ -412,7 +438,12 @@ impl Keeper {
     ) -> Option<BootTime> {
         let lost = self.unanswered_since.is_some_and(|since| now.boot.since(since) >= LOST_AFTER);
         let kept = self.cells.get_mut(index)?;
-        let leased = client.cell_mut(index)?;
+        for lender in kept.cell.lenders.iter() {
+            if let Some(leased) = lender.index.and_then(|index| client.cell_mut(index)) {
+                leased.refill(now);
+            }
+        }
+        let leased = client.cell_mut(kept.cell.index?)?;
         leased.refill(now);
         kept.note_condition(condition(leased, now), lost, now.boot);
         let held = leased.mint().held().copied();
@@ -431,7 +462,7 @@ impl Keeper {
             heard: kept.heard,
         };
         let holds = leased.mint().holds(&*kept.cell.level);
-        let level = kept.cell.level.level();
+        let level = kept.cell.level_at_most();
         let mut queue = kept.cell.queue();
         queue.facts = facts;
         if queue.len() == 0 {
@@ -462,7 +493,8 @@ impl Keeper {
         }
         let minted = served.short.zip(held).and_then(|(cost, held)| minted_at(&held, cost, holds, now.boot));
         // When the lease ends, so may the hope of those who wait.
-        [served.look, minted, held.map(|held| held.expires)].into_iter().flatten().min()
+        let borrowed = served.short.and_then(|cost| kept.borrowed_at(client, cost, now.boot));
+        [served.look, minted, borrowed, held.map(|held| held.expires)].into_iter().flatten().min()
     }
 
     /// The last message: gives everything back.
@@ -525,7 +557,17 @@ impl Kept {
             condition: Condition::Starting,
             missing_since: None,
             judged: None,
+            lenders: Vec::new(),
         }
+    }
+
+    /// When a lease that it borrows has minted `cost`.
+    fn borrowed_at(&self, client: &Client<SharedLevel>, cost: u64, now: BootTime) -> Option<BootTime> {
+        let at = |lender: &Arc<Cell>| {
+            let mint = client.cells().get(lender.index?)?.mint();
+            minted_at(mint.held()?, cost, mint.holds(&*lender.level), now)
+        };
+        self.cell.lenders.iter().filter_map(at).min()
     }
 
     fn wants(&mut self, used: u64, burst: Option<u64>, now: BootTime) -> Wants {
@@ -550,7 +592,8 @@ impl Kept {
         let Some(held) = leased.mint().held() else { return false };
         let rate = held.rate.at(held.granted + now.boot.since(held.received));
         let mints = rate.micro_tokens > 0 || held.rate.target.micro_tokens > 0;
-        if mints || leased.due().is_some() || self.cell.level.level() > 0 {
+        // Others may lend.
+        if mints || !leased.lenders().is_empty() || leased.due().is_some() || self.cell.level.level() > 0 {
             return false;
         }
         self.dry || self.asked_waiting > 0

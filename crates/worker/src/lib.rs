@@ -58,6 +58,7 @@ mod charges;
 mod counter;
 mod fork;
 mod keeper;
+mod lenders;
 mod level;
 #[cfg(test)]
 mod level_tests;

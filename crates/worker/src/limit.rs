@@ -8,6 +8,7 @@ use crate::counter;
 use crate::error::{AcquireError, Reason, Refused};
 use crate::fork::Home;
 use crate::gate::Inner;
+use crate::lenders::Lenders;
 use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
 use crate::local;
 use crate::permit::{Outcome, Permit};
@@ -54,10 +55,15 @@ impl Limit {
         if cost == 0 || cell.index.is_none() {
             return Err(cell.wrong(cost));
         }
-        if let Some(admitted) = cell.take_quickly(cost) {
-            return Ok(cell.permit(cost, admitted));
+        if let Some(permit) = cell.get_quickly(cost) {
+            return Ok(permit);
         }
         Charges::One(cell.clone(), cost).try_slowly()
+    }
+
+    /// The same limit for work of another tier: its own cell, and those of the tiers that it may borrow from.
+    pub fn tier(&self, tier: &str) -> Limit {
+        Limit { cell: self.cell.of_tier(tier, &self.gate), gate: self.gate.clone() }
     }
 
     /// Asks for a permit and waits for it. The cost is 1 unless set.
@@ -149,13 +155,18 @@ impl Family {
 
 /// One meter of one limit: a limit's part of a gate.
 pub(crate) struct Cell {
-    /// Limit and meter in one, for logs.
+    /// Limit, meter and tier in one, for logs.
     pub name: Name,
+    pub key: CellKey,
     pub limit: Name,
     pub meter: Name,
     family: Arc<Family>,
     /// Whether the coordinator has it.
     pub there: AtomicBool,
+    /// The cells that its work takes from when its own is dry.
+    pub lenders: Lenders,
+    /// Tokens that its work has taken from those.
+    pub borrowed: AtomicU64,
     /// Its place among the client's cells; `None` when it can't be leased.
     pub index: Option<usize>,
     /// Why it can't be leased.
@@ -191,21 +202,23 @@ impl std::fmt::Debug for Cell {
 
 impl Cell {
     pub(crate) fn new(
-        (limit, meter): (Name, Name),
+        name: Name,
+        key: CellKey,
         family: Arc<Family>,
         index: Option<usize>,
         fault: Option<AcquireError>,
         level: Arc<AtomicLevel>,
         core: Arc<Core>,
     ) -> Cell {
-        let name =
-            if &*meter == CellKey::METER { limit.clone() } else { format!("{limit} [{meter}]").into() };
         Cell {
             name,
-            limit,
-            meter,
+            limit: key.limit.as_str().into(),
+            meter: key.meter.as_str().into(),
+            key,
             family,
             there: AtomicBool::new(false),
+            lenders: Lenders::default(),
+            borrowed: AtomicU64::new(0),
             index,
             fault,
             level,
@@ -214,6 +227,11 @@ impl Cell {
             counts: Counts::default(),
             kicked: AtomicU64::new(0),
         }
+    }
+
+    /// The same meter of another tier.
+    pub(crate) fn of_tier(&self, tier: &str, gate: &Inner) -> Arc<Cell> {
+        gate.shared.cell(&self.key.limit, &self.key.meter, tier)
     }
 
     /// Whether no thread is in the middle of anything.
@@ -260,6 +278,43 @@ impl Cell {
                 None
             }
         }
+    }
+
+    /// A permit of its own cell or of one that it borrows from, when that needs no waiting for anybody.
+    #[inline]
+    pub(crate) fn get_quickly(self: &Arc<Cell>, cost: u64) -> Option<Permit> {
+        match self.take_quickly(cost) {
+            Some(admitted) => Some(self.permit(cost, admitted)),
+            // Whoever waits comes first, whatever there is to borrow.
+            None if self.level.has_waiters() => None,
+            None => self.borrow(cost, |lender| lender.take_quickly(cost)),
+        }
+    }
+
+    /// The same for whoever's turn it is.
+    pub(crate) fn get(self: &Arc<Cell>, cost: u64) -> Option<Permit> {
+        match self.take(cost) {
+            Some(admitted) => Some(self.permit(cost, admitted)),
+            None => self.borrow(cost, |lender| lender.take(cost)),
+        }
+    }
+
+    /// Itself when it holds as much, or the first that it borrows from that does.
+    pub(crate) fn source(self: &Arc<Cell>, cost: u64) -> Option<&Arc<Cell>> {
+        let holds = |cell: &&Arc<Cell>| u64::try_from(cell.level.level()).unwrap_or(0) >= cost;
+        std::iter::once(self).chain(self.lenders.iter()).find(holds)
+    }
+
+    fn borrow(&self, cost: u64, take: impl Fn(&Cell) -> Option<Admitted>) -> Option<Permit> {
+        let (lender, admitted) = self.lenders.iter().find_map(|lender| Some((lender, take(lender)?)))?;
+        self.borrowed.fetch_add(cost, Ordering::Relaxed);
+        Some(lender.permit(cost, admitted))
+    }
+
+    /// The most that is there at one place.
+    pub(crate) fn level_at_most(&self) -> i64 {
+        let borrowed = self.lenders.iter().map(|lender| lender.level.level());
+        borrowed.fold(self.level.level(), i64::max)
     }
 
     /// A permit for tokens that were taken and counted.
@@ -317,7 +372,10 @@ impl Cell {
             Verdict::UnknownLimit => {
                 let there = self.family.there();
                 if there.is_empty() {
-                    return AcquireError::UnknownLimit { limit };
+                    let is_plain = self.key.tier == CellKey::TIER;
+                    return AcquireError::UnknownLimit {
+                        limit: if is_plain { limit } else { self.name.clone() },
+                    };
                 }
                 AcquireError::UnknownMeter { limit, meter, there }
             }

@@ -4,7 +4,6 @@ use crate::acquire::Acquire;
 use crate::charges::Charges;
 use crate::error::AcquireError;
 use crate::gate::Inner;
-use crate::local;
 use crate::permit::Permit;
 use crate::set::Set;
 use std::sync::Arc;
@@ -58,10 +57,16 @@ impl<const N: usize> Meters<N> {
         if let Some(error) = self.set.wrong(&costs) {
             return Err(error);
         }
-        match self.set.take_quickly(&costs) {
-            Some(taken) => Ok(Permit::of_several(local::set_handle(&self.set), taken)),
+        match self.set.get_quickly(&costs) {
+            Some(permit) => Ok(permit),
             None => Charges::Several(self.set.clone(), costs).try_slowly(),
         }
+    }
+
+    /// The same meters for work of another tier: its own cells, and those of the tiers that it may borrow from.
+    pub fn tier(&self, tier: &str) -> Meters<N> {
+        let (set, _) = self.set.of_tier(tier, &self.gate, &Default::default());
+        Meters { set, gate: self.gate.clone() }
     }
 
     /// Asks for a permit and waits for it: first come, first served, for each of the meters.

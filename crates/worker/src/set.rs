@@ -7,9 +7,11 @@
 
 use crate::charges::Charges;
 use crate::error::AcquireError;
+use crate::gate::Inner;
 use crate::level::{AtomicLevel, SharedLevel};
 use crate::limit::{Cell, Core};
 use crate::local;
+use crate::permit::Permit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tollgate_core::bucket::{Admitted, Level, Mark};
@@ -63,6 +65,8 @@ pub(crate) struct Taken {
 pub(crate) struct Partial {
     /// Those that were taken.
     parts: [Part; METERS_MAX],
+    /// From whose cells, if not from those of the set that was asked.
+    of: Option<Arc<Set>>,
     /// Cells whose leases had ended, one bit each: what was taken of them is void.
     ended: u32,
 }
@@ -144,6 +148,75 @@ impl Set {
             None => ("".into(), "".into()),
         };
         self.fault.clone().unwrap_or(AcquireError::ZeroCost { limit, meter })
+    }
+
+    /// The same meters of another tier, and the costs in the order of those.
+    pub(crate) fn of_tier(&self, tier: &str, gate: &Inner, costs: &Costs) -> (Arc<Set>, Costs) {
+        let named = self.in_named_order().map(|(_, cell)| cell.of_tier(tier, gate));
+        let set = Set::new(named.collect());
+        let named_costs: Vec<u64> =
+            self.places.iter().map(|place| costs.get(*place).copied().unwrap_or(0)).collect();
+        let costs = set.in_order(&named_costs);
+        (Arc::new(set), costs)
+    }
+
+    /// The same meters, where what a cell lacks is borrowed from another tier; `None` when nothing is lacking, or can't be borrowed
+    /// whole.
+    #[cold]
+    fn with_lenders(&self, costs: &Costs) -> Option<(Set, Costs)> {
+        let (mut named, mut named_costs, mut borrows) = (Vec::new(), Vec::new(), false);
+        for (place, cell) in self.in_named_order() {
+            let cost = costs.get(place).copied().unwrap_or(0);
+            let source = if cost > 0 { cell.source(cost)? } else { cell };
+            borrows |= !Arc::ptr_eq(source, cell);
+            named.push(source.clone());
+            named_costs.push(cost);
+        }
+        let set = borrows.then(|| Set::new(named))?;
+        let costs = set.in_order(&named_costs);
+        Some((set, costs))
+    }
+
+    /// A permit of its own cells, or of those that they borrow from, when that needs no waiting for anybody.
+    pub(crate) fn get_quickly(self: &Arc<Set>, costs: &Costs) -> Option<Permit> {
+        if let Some(taken) = self.take_quickly(costs) {
+            return Some(Permit::of_several(local::set_handle(self), taken));
+        }
+        // Whoever waits comes first, whatever there is to borrow.
+        let waits = self.charged(costs).any(|(cell, _)| cell.level.has_waiters());
+        if waits || self.charged(costs).all(|(cell, _)| cell.lenders.is_empty()) {
+            return None;
+        }
+        let (set, other) = self.with_lenders(costs)?;
+        let taken = set.take_quickly(&other)?;
+        Some(self.borrowed(set, taken))
+    }
+
+    /// The same for whoever's turn it is: see [`Set::take`].
+    pub(crate) fn get(self: &Arc<Set>, costs: &Costs) -> Result<Permit, Option<Partial>> {
+        let partial = match self.take(costs) {
+            Ok(taken) => return Ok(Permit::of_several(local::set_handle(self), taken)),
+            Err(partial) => partial,
+        };
+        if partial.is_some() {
+            return Err(partial);
+        }
+        let Some((set, other)) = self.with_lenders(costs) else { return Err(None) };
+        match set.take(&other) {
+            Ok(taken) => Ok(self.borrowed(set, taken)),
+            Err(partial) => Err(partial.map(|partial| Partial { of: Some(Arc::new(set)), ..partial })),
+        }
+    }
+
+    /// A permit of other cells than its own, counted as borrowed.
+    fn borrowed(&self, set: Set, taken: Taken) -> Permit {
+        for (own, (place, source)) in self.in_named_order().map(|(_, cell)| cell).zip(set.in_named_order()) {
+            if !Arc::ptr_eq(own, source) {
+                let (cost, _) = taken.part(place);
+                own.borrowed.fetch_add(cost, Ordering::Relaxed);
+            }
+        }
+        Permit::of_several(Arc::new(set), taken)
     }
 
     /// The hot path: takes when everything is there, nobody waits, and nobody has to be waited for.
@@ -228,13 +301,14 @@ impl Set {
             return Ok(Taken { at, valid_until, parts });
         }
         let bit = |(index, expiry): (usize, &BootTime)| u32::from(*expiry <= at) << index;
-        Err(Partial { parts, ended: expiries.iter().enumerate().map(bit).sum() })
+        Err(Partial { parts, of: None, ended: expiries.iter().enumerate().map(bit).sum() })
     }
 
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
     #[cold]
     pub(crate) fn put_back(&self, partial: Partial, client: &mut Client<SharedLevel>) {
-        let taken = self.cells.iter().zip(&partial.parts).enumerate();
+        let of = partial.of.as_deref().unwrap_or(self);
+        let taken = of.cells.iter().zip(&partial.parts).enumerate();
         for (index, (cell, Part { cost, mark })) in taken.filter(|(_, (_, part))| part.cost > 0) {
             cell.level.uncount_grant();
             let leased = cell.index.and_then(|index| client.cell_mut(index));

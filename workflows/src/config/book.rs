@@ -3,6 +3,8 @@
 //! A change is checked as a whole before any of it happens: either all of it is in force under a new version, or nothing
 //! is and every problem has been named. A value that changes goes linearly from what is in force now to its target.
 
+pub(super) mod tiers;
+
 use super::text;
 use crate::wire::Unreadable;
 use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, WindowJson, check_target_rate};
@@ -14,6 +16,7 @@ use tollgate_core::limit::{
     check_queue,
 };
 use tollgate_core::policy::{BOUNDARIES_AHEAD, Calendar, Policy};
+use tollgate_core::tier::Priority;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How many changes are remembered: weeks of an operator's work.
@@ -337,6 +340,7 @@ impl Book {
                 plan.set(limit, ramp, &mut problems);
             }
         }
+        plan.check_tiers(&change.set, &mut problems);
         let count = plan.cells.len();
         if count > CELLS_MAX {
             problems.add(format!("limits: {count} after this change, allowed: up to {CELLS_MAX}"));
@@ -519,6 +523,8 @@ impl Plan {
             cell.fresh = !limit.moved;
             cell.initial = limit.initial.unwrap_or_default().initial();
             cell.queue = limit.queue;
+            let lowest = Priority { rank: self.lowest_rank(&key), ..Priority::default() };
+            cell.priority = tiers::changed(limit, &cell, lowest, problems);
             if let Err(error) = cell.check() {
                 problems.add(format!("limit {}: {error}", quoted(&limit.name)));
             }
@@ -580,6 +586,9 @@ impl Plan {
             self.lines.push(format!("{key}: queue {from} -> {queue}"));
             cell.queue = Some(queue);
         }
+        let before = cell.clone();
+        cell.priority = tiers::changed(limit, cell, cell.priority, problems);
+        self.lines.extend(tiers::lines(cell, &before));
         check_result(cell, problems);
     }
 }
@@ -732,6 +741,12 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
     if let Some(Err(error)) = limit.rate.map(RateJson::check) {
         problems.add(format!("{named}: {error}"));
     }
+    if let Some(Err(error)) = limit.floor.map(RateJson::check) {
+        problems.add(format!("{named}: floor: {error}"));
+    }
+    if let Some(Err(error)) = limit.total_rate.map(RateJson::check) {
+        problems.add(format!("{named}: total_rate: {error}"));
+    }
     if let Some(Err(error)) = limit.burst.map(check_burst) {
         problems.add(format!("{named}: {error}"));
     }
@@ -755,7 +770,8 @@ fn described(how: &str, cell: &CellConfig) -> String {
         Policy::InFlight { .. } => format!("{burst} {}", text::policy(&cell.policy)),
         policy => format!("{burst} in a {}", text::policy(policy)),
     };
-    format!("{}: {how}, {what}, lease {}{queue}{empty}{moved}", cell.key, text::span(cell.lease))
+    let tier = tiers::described(cell);
+    format!("{}: {how}, {what}, lease {}{queue}{empty}{tier}{moved}", cell.key, text::span(cell.lease))
 }
 
 /// A cell whose burst the wire carries exactly.
@@ -806,3 +822,5 @@ impl Problems {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tier_tests;

@@ -5,8 +5,8 @@
 use super::Push;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
-    burst_curve, burst_curve_of, escrow, escrow_of, initial_of, policy, policy_of, rate_curve, rate_curve_of,
-    version, version_of,
+    burst_curve, burst_curve_of, escrow, escrow_of, initial_of, policy, policy_of, priority, priority_of,
+    rate_curve, rate_curve_of, version, version_of,
 };
 use crate::proto as pb;
 use crate::state::StateError;
@@ -139,6 +139,7 @@ fn write_limit(cell: &CellConfig) -> pb::ConfigLimit {
         initially_empty: cell.initial == Initial::Empty,
         queue: cell.queue,
         policy: policy(&cell.policy),
+        priority: priority(cell.priority),
     }
 }
 
@@ -149,6 +150,7 @@ fn read_limit(limit: pb::ConfigLimit) -> Result<CellConfig, StateError> {
         burst: burst_curve_of(limit.burst.ok_or(StateError::Broken("a burst"))?),
         policy: policy_of(limit.policy),
         lease: Span(limit.lease_us),
+        priority: priority_of(limit.priority)?,
         fresh: limit.fresh,
         initial: initial_of(limit.initially_empty),
         queue: limit.queue,

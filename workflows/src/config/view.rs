@@ -1,5 +1,6 @@
 //! What the queries of the config workflow answer.
 
+use super::book::tiers::floor_text;
 use super::book::{Book, Entry, Outcome};
 use super::{Config, text};
 use crate::wire::config::{ExactRateJson, InitialJson, PolicyJson};
@@ -7,7 +8,7 @@ use crate::wire::status::UnreadableJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::Rate;
 use tollgate_core::limit::CellConfig;
-use tollgate_core::units::{Amount, LedgerTime};
+use tollgate_core::units::{Amount, LedgerTime, Share};
 
 /// Result of query `config`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +91,15 @@ pub struct ConfiguredLimitJson {
     /// Whether it was used in another group before.
     #[serde(default)]
     pub moved: bool,
+    /// Its tier's place among those of the limit: lower numbers are higher tiers.
+    #[serde(default, skip_serializing_if = "is_highest")]
+    pub rank: u32,
+    /// What higher tiers leave it in any case, as its rate is stated; missing when they borrow only what is unused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<String>,
+    /// Whether lower tiers may use what it leaves idle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lends: bool,
     /// What is in force.
     pub effective: EffectiveLimitJson,
     /// The ramp of the rate, while it is under way.
@@ -255,6 +265,9 @@ impl ConfiguredLimitJson {
             queue: cell.queue,
             escrowed: None,
             moved: !cell.fresh,
+            rank: cell.priority.rank,
+            floor: (cell.priority.floor < Share::ONE).then(|| floor_text(cell)),
+            lends: cell.priority.lends,
             effective: EffectiveLimitJson::of(cell, now),
             rate_ramp: ramp(text::rate(rate.source), text::rate(rate.target), rate.start, rate.end),
             burst_ramp: ramp(tokens(burst.source), tokens(burst.target), burst.start, burst.end),
@@ -322,6 +335,10 @@ impl EntryJson {
             lines_left_out: entry.lines_left_out,
         }
     }
+}
+
+fn is_highest(rank: &u32) -> bool {
+    *rank == 0
 }
 
 fn exact(rate: Rate) -> ExactRateJson {

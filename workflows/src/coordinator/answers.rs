@@ -70,6 +70,7 @@ mod tests {
         let report = CellReport {
             key: CellKey::of("l"),
             borrowed: false,
+            for_tier: None,
             acting: None,
             held: Amount::ZERO,
             used: 0,

@@ -8,7 +8,8 @@ use tollgate_core::limit::{
     CellConfig, CellKey, Initial, LEASE_MIN, Version, check_label, check_name, check_ramp, check_rate,
 };
 use tollgate_core::policy::{Calendar, CalendarUnit, Policy};
-use tollgate_core::units::{Amount, LedgerTime, Span};
+use tollgate_core::tier::Priority;
+use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 
 /// How long a change ramps when it doesn't say.
 pub const RAMP_DEFAULT: Span = Span::from_secs(60);
@@ -65,6 +66,24 @@ pub struct LimitJson {
     /// How long a worker may act on one answer. If missing: an existing limit keeps its lease; a new one gets 15 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// Where its tier stands among those of the limit: lower numbers are higher tiers. If missing: an existing tier keeps its
+    /// place; a new one comes below all others, in the order of the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// What higher tiers leave it in any case, stated as its rate is; in flight only the count matters. If missing: an
+    /// existing tier keeps the same part of its rate; of a new one higher tiers borrow only what it leaves unused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<RateJson>,
+    /// Whether lower tiers may use what it leaves idle. If missing: an existing tier keeps to what it did; a new one
+    /// doesn't lend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lend: Option<bool>,
+    /// What all tiers of this meter together may have after the change: it is refused when their rates add up to more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_rate: Option<RateJson>,
+    /// The same for their bursts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_burst: Option<u64>,
     /// Counts at creation only. `true` when the limit was used in another group until now: it then waits for the leases of that group to end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moved: bool,
@@ -242,6 +261,11 @@ impl LimitJson {
             rate: None,
             burst: None,
             lease_ms: None,
+            rank: None,
+            floor: None,
+            lend: None,
+            total_rate: None,
+            total_burst: None,
             moved: false,
             initial: None,
             queue: None,
@@ -571,6 +595,56 @@ pub struct CellConfigJson {
     /// How many may wait for it in one process; if missing, the process decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
+    /// How its tier stands to the others of the limit.
+    #[serde(default, skip_serializing_if = "PriorityJson::is_default")]
+    pub priority: PriorityJson,
+}
+
+/// How a tier stands to the others of its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorityJson {
+    /// Its place: lower numbers are higher tiers.
+    #[serde(default)]
+    pub rank: u32,
+    /// The part of the cell that its own work has before higher tiers borrow.
+    #[serde(default = "all_of_it")]
+    pub floor_ppb: u32,
+    /// Whether lower tiers may use what is idle.
+    #[serde(default)]
+    pub lends: bool,
+}
+
+impl Default for PriorityJson {
+    fn default() -> PriorityJson {
+        PriorityJson::of(Priority::default())
+    }
+}
+
+impl PriorityJson {
+    /// The priority as JSON carries it.
+    pub fn of(priority: Priority) -> PriorityJson {
+        PriorityJson { rank: priority.rank, floor_ppb: priority.floor.ppb(), lends: priority.lends }
+    }
+
+    /// Checks the range.
+    ///
+    /// # Errors
+    /// [`Unreadable`] naming `floor_ppb`.
+    pub fn check(self) -> Result<Priority, Unreadable> {
+        let floor = Share::from_ppb(self.floor_ppb).ok_or_else(|| {
+            Unreadable::of("floor_ppb", format!("is {}, allowed: 0 to 1000000000", self.floor_ppb))
+        })?;
+        Ok(Priority { rank: self.rank, floor, lends: self.lends })
+    }
+
+    /// Whether there is nothing to say of it.
+    pub fn is_default(&self) -> bool {
+        *self == PriorityJson::default()
+    }
+}
+
+fn all_of_it() -> u32 {
+    Share::ONE.ppb()
 }
 
 fn meter() -> String {
@@ -656,6 +730,7 @@ impl ConfigureJson {
             fresh: config.fresh,
             initial: InitialJson::of(config.initial),
             queue: config.queue,
+            priority: PriorityJson::of(config.priority),
         };
         ConfigureJson {
             version: VersionJson::of(configure.version),
@@ -684,6 +759,7 @@ impl ConfigureJson {
                 fresh: cell.fresh,
                 initial: cell.initial.initial(),
                 queue: cell.queue,
+                priority: cell.priority.check()?,
             };
             config.check().map_err(|error| Unreadable::of(&format!("limit {}", config.key), error))?;
             cells.push(config);

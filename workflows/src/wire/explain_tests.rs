@@ -26,6 +26,7 @@ fn ask(ledger: &mut Ledger, worker: u128, name: &str, keys: &[CellKey], waiting:
     let cell = |key: &CellKey| CellReport {
         key: key.clone(),
         borrowed: false,
+        for_tier: None,
         acting: None,
         held: Amount::ZERO,
         used: 0,

@@ -39,6 +39,10 @@ fn meter() -> String {
     CellKey::METER.to_owned()
 }
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero_rank(rank: &u32) -> bool {
+    *rank == 0
+}
+
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -75,9 +79,12 @@ pub struct CellReportJson {
     /// Its tier; `default` if missing.
     #[serde(default = "tier")]
     pub tier: String,
-    /// Whether it is borrowed for a higher tier.
+    /// Whether it is borrowed for another tier's work.
     #[serde(default)]
     pub borrowed: bool,
+    /// That tier: the highest, when there are several.
+    #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
+    pub for_tier: Option<String>,
     /// The lease acted on, if any.
     #[serde(default)]
     pub acting: Option<ActingJson>,
@@ -128,6 +135,7 @@ impl HeartbeatJson {
             meter: report.key.meter.clone(),
             tier: report.key.tier.clone(),
             borrowed: report.borrowed,
+            for_tier: report.for_tier.clone(),
             acting: report.acting.map(|acting| ActingJson {
                 epoch: acting.name.epoch,
                 seq: acting.name.seq,
@@ -188,6 +196,9 @@ impl HeartbeatJson {
 impl CellReportJson {
     fn check(self) -> Result<core::CellReport, Unreadable> {
         let key = key_of(self.limit, self.meter, self.tier)?;
+        if let Some(tier) = &self.for_tier {
+            check_label("for", tier)?;
+        }
         let acting = match self.acting {
             None => None,
             Some(acting) => Some(core::Acting {
@@ -204,6 +215,7 @@ impl CellReportJson {
         Ok(core::CellReport {
             key,
             borrowed: self.borrowed,
+            for_tier: self.for_tier,
             acting,
             held: Amount::from_milli(self.held_milli),
             used: self.used,
@@ -300,9 +312,25 @@ pub struct CellReplyJson {
     /// As in the request.
     #[serde(default)]
     pub borrowed: bool,
+    /// Its tier's place among those of the limit: lower numbers are higher tiers; zero if missing.
+    #[serde(default, skip_serializing_if = "is_zero_rank")]
+    pub rank: u32,
+    /// The tiers from which work of this one may borrow, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lenders: Vec<LenderJson>,
     /// The lease; missing when there is no such limit, meter or tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseJson>,
+}
+
+/// A tier that another one may borrow from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LenderJson {
+    /// Its name.
+    pub tier: String,
+    /// Whether it is a higher tier, which lends what it leaves idle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub above: bool,
 }
 
 /// What a lease allows.
@@ -470,6 +498,8 @@ impl ReplyJson {
             meter: cell.key.meter.clone(),
             tier: cell.key.tier.clone(),
             borrowed: cell.borrowed,
+            rank: cell.rank,
+            lenders: cell.lenders.iter().map(LenderJson::of).collect(),
             lease: match &cell.outcome {
                 core::CellOutcome::Lease(terms) => Some(LeaseJson::of(terms)),
                 core::CellOutcome::Unknown => None,
@@ -498,7 +528,12 @@ impl ReplyJson {
                 None => core::CellOutcome::Unknown,
             };
             let key = key_of(cell.limit, cell.meter, cell.tier)?;
-            cells.push(core::CellReply { key, borrowed: cell.borrowed, outcome });
+            let mut lenders = Vec::with_capacity(cell.lenders.len());
+            for lender in cell.lenders {
+                check_label("lenders", &lender.tier)?;
+                lenders.push(core::Lender { tier: lender.tier, above: lender.above });
+            }
+            cells.push(core::CellReply { key, borrowed: cell.borrowed, outcome, rank: cell.rank, lenders });
         }
         Ok(core::Reply {
             epoch: self.epoch,
@@ -511,6 +546,12 @@ impl ReplyJson {
             cells,
             digest: tollgate_core::digest::Digest(digest),
         })
+    }
+}
+
+impl LenderJson {
+    fn of(lender: &core::Lender) -> LenderJson {
+        LenderJson { tier: lender.tier.clone(), above: lender.above }
     }
 }
 

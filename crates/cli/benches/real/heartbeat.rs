@@ -12,6 +12,7 @@ use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
 use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::policy::Policy;
+use tollgate_core::tier::Priority;
 use tollgate_core::units::Span;
 use tollgate_workflows::wire;
 use tollgate_workflows::wire::config::ConfigureJson;
@@ -30,6 +31,7 @@ pub(crate) fn configuration(limits: usize, rate: u64, burst: u64) -> ConfigureJs
         burst: BurstCurve::constant(burst),
         policy: Policy::TokenBucket,
         lease: Span::from_secs(15),
+        priority: Priority::default(),
         fresh: true,
         initial: Initial::Full,
         queue: None,
@@ -57,6 +59,7 @@ impl Worker {
             meter: "requests".to_owned(),
             tier: "default".to_owned(),
             borrowed: false,
+            for_tier: None,
             acting: None,
             held_milli: 2_000,
             used: 0,

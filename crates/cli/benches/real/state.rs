@@ -10,6 +10,7 @@ use tollgate_core::ledger::{Configure, HOLDINGS_MAX, Input, Ledger, Output, Sett
 use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Request};
 use tollgate_core::policy::Policy;
+use tollgate_core::tier::Priority;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 use tollgate_workflows::{proto, state};
 
@@ -76,6 +77,7 @@ fn ledger(workers: usize, each: usize) -> Result<Ledger, Failure> {
         burst: BurstCurve::constant(100_000),
         policy: Policy::TokenBucket,
         lease: Span::from_secs(15),
+        priority: Priority::default(),
         fresh: true,
         initial: Initial::Full,
         queue: None,
@@ -123,6 +125,7 @@ fn report(key: &CellKey, number: u64) -> CellReport {
     CellReport {
         key: key.clone(),
         borrowed: false,
+        for_tier: None,
         acting: None,
         held: Amount::from_milli(1_234 + number),
         used: 0,

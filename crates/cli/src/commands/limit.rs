@@ -2,7 +2,7 @@
 
 use super::{print, print_line};
 use crate::actor;
-use crate::args::{Change, Global, InitialKind, Limit, LimitSet, PolicyKind, Window};
+use crate::args::{Change, Global, InitialKind, Limit, LimitSet, PolicyKind, Tier, Window};
 use crate::connection::{Session, Workflow};
 use crate::failure::Failure;
 use crate::moment::{self, left};
@@ -29,9 +29,9 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
     match command {
         Limit::Set(wanted) => {
             let config: ConfigJson = session.query(Workflow::Config, "config", &()).await?.read()?;
-            let (limit, problems) = merge(&config, wanted, moment::now_us())?;
+            let (limits, problems) = merge(&config, wanted, moment::now_us())?;
             let mut apply = base(&wanted.change);
-            apply.set.push(limit);
+            apply.set = limits;
             apply.ramp_ms = wanted.ramp.map(Span::millis);
             if !problems.is_empty() {
                 return Err(Failure::Refused(refused(&session, apply, problems).await?));
@@ -40,14 +40,14 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
             apply.if_version.get_or_insert(config.version);
             send(&session, &apply, global.json).await
         }
-        Limit::Rm { name, meter, change } => {
+        Limit::Rm { name, meter, tier, change } => {
             let mut apply = base(change);
-            match meter {
-                None => apply.remove.push(name.clone()),
-                Some(meter) => {
-                    let key = CellKey { meter: meter.clone(), ..CellKey::of(name) };
-                    apply.remove_meters.push(MeterJson { name: key.limit, meter: key.meter, tier: key.tier });
-                }
+            if meter.is_none() && tier.is_none() {
+                apply.remove.push(name.clone());
+            } else {
+                let meter = meter.clone().unwrap_or_else(|| CellKey::METER.to_owned());
+                let tier = tier.clone().unwrap_or_else(|| CellKey::TIER.to_owned());
+                apply.remove_meters.push(MeterJson { name: name.clone(), meter, tier });
             }
             send(&session, &apply, global.json).await
         }
@@ -125,7 +125,7 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
                 &limit.rate_text
             }),
             Cell::new(limit.burst),
-            Cell::new(policy(&limit.policy)),
+            Cell::new(policy(&limit.policy) + &standing(limit)),
             Cell::new(span_text(limit.lease_ms)),
             Cell::warn_if(&ramps, !ramps.is_empty()),
         ]);
@@ -178,6 +178,21 @@ fn checked(outlook: &OutlookJson) -> String {
     format!("no: {}{}", outlook.message, after.unwrap_or_default())
 }
 
+/// How a tier stands to the others of its limit; empty for the only one.
+fn standing(limit: &ConfiguredLimitJson) -> String {
+    let mut text = String::new();
+    if limit.rank > 0 {
+        text += &format!(", rank {}", limit.rank);
+    }
+    if let Some(floor) = &limit.floor {
+        text += &format!(", floor {floor}");
+    }
+    if limit.lends {
+        text += ", lends";
+    }
+    text
+}
+
 /// The ramps that are under way.
 fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
     let named = [("rate", &limit.rate_ramp), ("burst", &limit.burst_ramp)];
@@ -188,9 +203,13 @@ fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
     under_way.collect::<Vec<_>>().join("; ")
 }
 
-/// The limit as it is sent: the server keeps what isn't given. With the problems that only show here: the server knows no time
-/// zones.
-fn merge(config: &ConfigJson, wanted: &LimitSet, now_us: u64) -> Result<(LimitJson, Vec<String>), Failure> {
+/// The limit as it is sent, by tier: the server keeps what isn't given. With the problems that only show here: the server
+/// knows no time zones.
+fn merge(
+    config: &ConfigJson,
+    wanted: &LimitSet,
+    now_us: u64,
+) -> Result<(Vec<LimitJson>, Vec<String>), Failure> {
     let mut limit = LimitJson::named(&wanted.name);
     limit.rate = wanted.rate;
     limit.burst = wanted.burst;
@@ -233,12 +252,33 @@ fn merge(config: &ConfigJson, wanted: &LimitSet, now_us: u64) -> Result<(LimitJs
             }
         }
     }
+    if !wanted.tiers.is_empty() {
+        return Ok((wanted.tiers.iter().map(|tier| tier_of(&limit, tier)).collect(), problems));
+    }
     if limit.rate.is_none() && wanted.concurrency.is_none() && old.is_none() {
         let problem =
             format!("limit {key:?} doesn't exist yet: --rate is needed to create it", key = key.to_string());
         return Err(Failure::Failed(problem));
     }
-    Ok((limit, problems))
+    Ok((vec![limit], problems))
+}
+
+/// One tier of a limit: what is said of the limit's rate and burst is said of all tiers together.
+fn tier_of(limit: &LimitJson, tier: &Tier) -> LimitJson {
+    let in_flight = matches!(limit.policy, Some(LimitPolicyJson::InFlight { .. }));
+    let (rate, burst) =
+        if in_flight { (None, tier.rate.map(|rate| rate.count)) } else { (tier.rate, tier.burst) };
+    LimitJson {
+        tier: tier.name.clone(),
+        rate,
+        burst: burst.or(tier.burst),
+        rank: tier.rank,
+        floor: tier.floor,
+        lend: tier.lend,
+        total_rate: limit.rate,
+        total_burst: limit.burst,
+        ..limit.clone()
+    }
 }
 
 /// A fixed window with its first boundaries, where one is asked for or a limit's calendar changes.
@@ -369,6 +409,9 @@ mod tests {
             queue: None,
             escrowed: None,
             moved: false,
+            rank: 0,
+            floor: None,
+            lends: false,
             effective: EffectiveLimitJson {
                 limit: name.to_owned(),
                 meter,
@@ -413,6 +456,7 @@ mod tests {
             drain: None,
             rate: None,
             burst: None,
+            tiers: Vec::new(),
             lease: None,
             ramp: None,
             moved: false,
@@ -423,10 +467,11 @@ mod tests {
     #[test]
     fn what_is_not_given_is_left_to_what_is_there() {
         let (sent, _) = merge(&config(), &LimitSet { burst: Some(20), ..wanted("a") }, NOW).unwrap();
+        let sent = &sent[0];
         assert_eq!((sent.rate, sent.burst, sent.lease_ms), (None, Some(20), None));
         let rate = RateJson { count: 9, period_ms: 60_000 };
         assert_eq!(
-            merge(&config(), &LimitSet { rate: Some(rate), ..wanted("new") }, NOW).unwrap().0.rate,
+            merge(&config(), &LimitSet { rate: Some(rate), ..wanted("new") }, NOW).unwrap().0[0].rate,
             Some(rate)
         );
         let error = merge(&config(), &wanted("new"), NOW).unwrap_err().to_string();
@@ -444,7 +489,8 @@ mod tests {
         };
         let (sent, problems) = merge(&config(), &fixed("america/los_angeles"), NOW).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
-        let Some(LimitPolicyJson::FixedWindow { window, time_zone, boundaries_us, tz_version }) = sent.policy
+        let Some(LimitPolicyJson::FixedWindow { window, time_zone, boundaries_us, tz_version }) =
+            sent[0].policy.clone()
         else {
             panic!("{sent:?}");
         };
@@ -482,6 +528,23 @@ mod tests {
             ),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn tiers_are_sent_one_by_one_and_what_the_limit_has_is_said_of_all() {
+        let tiers =
+            ["high=60:burst=9", "low=40:floor=10:lend"].map(|text| crate::quantity::tier(text).unwrap());
+        let per_second = |count| Some(RateJson { count, period_ms: 1_000 });
+        let set = LimitSet { rate: per_second(100), tiers: tiers.to_vec(), ..wanted("new") };
+        let (sent, _) = merge(&config(), &set, NOW).unwrap();
+        assert_eq!((sent[0].tier.as_str(), sent[0].rate, sent[0].burst), ("high", per_second(60), Some(9)));
+        assert_eq!(
+            (sent[1].floor, sent[1].lend, sent[1].total_rate),
+            (per_second(10), Some(true), per_second(100))
+        );
+        let at_once = LimitSet { concurrency: Some(100), rate: None, ..set };
+        let (sent, _) = merge(&config(), &at_once, NOW).unwrap();
+        assert_eq!((sent[1].rate, sent[1].burst, sent[1].total_burst), (None, Some(40), Some(100)));
     }
 
     #[test]

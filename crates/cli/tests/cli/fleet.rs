@@ -83,6 +83,7 @@ impl Worker {
             meter: "requests".to_owned(),
             tier: "default".to_owned(),
             borrowed: false,
+            for_tier: None,
             acting: self.acting,
             held_milli: 0,
             used: self.used,

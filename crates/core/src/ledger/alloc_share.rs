@@ -6,6 +6,7 @@ use super::holders::{Sums, share_of};
 use super::total;
 use crate::limit::whole_tokens;
 use crate::message::CellReport;
+use crate::tier::Class;
 use crate::units::{Amount, LedgerTime, Share, Span, clamp_u64};
 use alloc::vec::Vec;
 
@@ -91,6 +92,13 @@ fn fleet(cell: &Cell, now: LedgerTime) -> Sums {
     cell.holders.sums(now, cell.config.lease).0
 }
 
+impl Cell {
+    /// Whose work a holder holds for.
+    pub(super) fn class_of(&self, holder: Holder) -> Class {
+        self.holders.get(&holder).map_or(Class::default(), |holding| holding.class)
+    }
+}
+
 impl Holding {
     pub(super) fn is_active(&self) -> bool {
         self.demand > 0 || self.waiting > 0
@@ -143,8 +151,81 @@ pub(super) fn wish(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &
     }
 }
 
+/// Where somebody stands in line: lower comes first.
+type Line = (u8, u32, u64);
+
+/// Where a place with this number is in line, whoever's work it is for.
+pub(super) fn line(cell: &Cell, class: Class, number: u64) -> Line {
+    match class {
+        Class::Borrowed(rank) => (if comes_first(cell) { 0 } else { 2 }, rank, number),
+        Class::Own => (1, 0, number),
+        Class::Lent(rank) => (3, rank, number),
+        Class::Barred => (4, 0, number),
+    }
+}
+
+/// Whether work of higher tiers comes before the cell's own now.
+fn comes_first(cell: &Cell) -> bool {
+    let floor = cell.config.priority.floor;
+    floor == Share::ZERO || (floor < Share::ONE && cell.behind <= Amount::ZERO)
+}
+
+/// Where tokens are counted, own work and that of higher tiers take turns so that the first gets its floor while both wait.
+fn note_turn(cell: &mut Cell, class: Class, tokens: Amount, now: LedgerTime) {
+    let floor = cell.config.priority.floor;
+    if floor == Share::ZERO || floor == Share::ONE {
+        return;
+    }
+    let waits = |own: bool| {
+        let placed =
+            cell.holders.values().filter(|holding| holding.place.is_some_and(|place| now <= place.until));
+        placed.map(|holding| holding.class).any(|class| match class {
+            Class::Own => own,
+            Class::Borrowed(_) => !own,
+            Class::Lent(_) | Class::Barred => false,
+        })
+    };
+    let part = |share: Share| tokens.scale_floor(u64::from(share.ppb()), u64::from(Share::ONE.ppb()));
+    let behind = match class {
+        Class::Own if waits(false) => cell.behind - part(floor.rest()),
+        Class::Borrowed(_) if waits(true) => cell.behind + part(floor),
+        _ => return,
+    };
+    // A turn is worth more than a small burst.
+    let per_second = Amount::from_milli(cell.config.rate.at(now).micro_per_second() / 1_000);
+    let most = cell.config.burst.at(now) + per_second;
+    cell.behind = behind.clamp(-most, most);
+}
+
+/// What work of another tier leaves of the burst: the reserve, unless it comes before the cell's own work.
+fn left_alone(cell: &Cell, class: Class, reserve: Amount) -> Amount {
+    match class {
+        Class::Own => Amount::ZERO,
+        Class::Borrowed(_) if cell.config.priority.floor < Share::ONE => Amount::ZERO,
+        _ => reserve,
+    }
+}
+
+/// Whether a tier's own work wants about all that its cell leaves for it, or more: an eighth less already counts, since what
+/// workers want is a matter of the last moment.
+pub(super) fn is_dry(cell: &Cell, now: LedgerTime) -> bool {
+    let (lease, floor) = (cell.config.lease, cell.config.priority.floor);
+    let (claims, capacity) = if cell.config.policy.conserves() {
+        let all = whole_tokens((cell.config.burst.at(now) - cell.away.total()).at_least_zero());
+        (cell.conserved_claims(Class::Own, now), all)
+    } else {
+        (cell.holders.claims(now, lease, Class::Own), cell.config.rate.at(now).micro_per_second())
+    };
+    let left = claims.left_for(Class::Own, capacity, floor);
+    claims.own > 0 && claims.own >= left - left / 8
+}
+
 fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish {
     let now = turn.now;
+    let class = cell.class_of(holder);
+    if class != Class::Own && report.waiting == 0 && report.demand == 0 {
+        return Wish::keep(Amount::ZERO);
+    }
     let fleet = fleet(cell, now);
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
     let reserve = reserve(burst, fleet.needed);
@@ -162,8 +243,10 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let cap = Amount::tokens(need) + even + by_share;
 
     let newcomer = report.acting.is_none();
-    let usable = if newcomer { cell.free } else { cell.free - reserve };
-    let queued = Amount::tokens(waiting_before(cell, None, now));
+    // Nobody is in greater need than a higher tier that has run dry.
+    let kept = if class == Class::Own && !newcomer { reserve } else { left_alone(cell, class, reserve) };
+    let usable = cell.free - kept;
+    let queued = Amount::tokens(waiting_before(cell, Some(line(cell, class, u64::MAX)), now));
     let tokens = (usable - queued).min(cap - report.held.at_least_zero()).at_least_zero();
     Wish { share, cap, tokens, due: None, place: None, turn_until: None }
 }
@@ -196,26 +279,24 @@ fn ratio(amount: Amount, per_second: Amount, secs: u64) -> Share {
     }
 }
 
-/// Max-min fair: everybody gets what it wants up to one common level. Borrowers share what is left by the tier's own.
+/// Max-min fair: everybody gets what it wants up to one common level, among those whose work comes in the same place.
 fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Share) -> Share {
     let capacity = aside.rest().of(rate);
     let fleet = fleet(cell, now);
-    let wanted = fleet.wanted;
-    let mine = cell.holders.get(&holder).map_or(0, |holding| holding.demand);
-    let target = if holder.borrowed {
-        let left = capacity.saturating_sub(wanted);
-        let current = |(other, holding): &(&Holder, &Holding)| {
-            other.borrowed && holding.is_current(now, cell.config.lease)
-        };
-        let mut demands: Vec<u64> =
-            cell.holders.iter().filter(current).map(|(_, holding)| holding.demand).collect();
-        mine.min(water_level(&mut demands, left))
-    } else if wanted <= capacity {
-        let more = clamp_u64(u128::from(mine) * u128::from(HEADROOM.0) / u128::from(HEADROOM.1));
+    let class = cell.class_of(holder);
+    let (mine, waiting) =
+        cell.holders.get(&holder).map_or((0, 0), |holding| (holding.demand, holding.waiting));
+    let grown = clamp_u64(u128::from(mine) * u128::from(HEADROOM.0) / u128::from(HEADROOM.1));
+    let claims = cell.holders.claims(now, cell.config.lease, class);
+    let capacity = claims.left_for(class, capacity, cell.config.priority.floor);
+    let wanted = claims.own;
+    let target = if class == Class::Own && wanted <= capacity {
         let all = clamp_u64(u128::from(mine) * u128::from(capacity) / u128::from(wanted.max(1)));
-        more.min(all)
+        grown.min(all)
     } else {
-        mine.min(cell.holders.water_level(now, cell.config.lease, capacity))
+        // Who asks for one thing after the other wants no more than it gets: it must be able to grow.
+        let mine = if class != Class::Own && waiting > 0 { grown } else { mine };
+        mine.min(cell.holders.water_level(now, cell.config.lease, class, capacity))
     };
     let share = Share::ratio_floor(target, rate).min(aside.rest());
     let current =
@@ -226,7 +307,9 @@ fn fair_share(cell: &Cell, holder: Holder, now: LedgerTime, rate: u64, aside: Sh
     // Half of what each must give for it.
     let part = u64::from(cell.short.ppb()) / (2 * fleet.current.max(1));
     let is_due = is_short && share < current && u64::from(change) >= part;
-    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8) && !is_due && !(is_short && share > current);
+    // Among tiers shares move more often. Nobody need answer a raise.
+    let is_raised = share > current && (is_short || fleet.wanted_elsewhere > 0);
+    let flutters = change < FLUTTER_PPB.min(current.ppb() / 8) && !is_due && !is_raised;
     if flutters && share > Share::ZERO { current } else { share }
 }
 
@@ -265,9 +348,10 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
     let held = report.held.at_least_zero();
     let keep = Wish::keep(held);
     let next = report.largest.max(1);
+    let class = cell.class_of(holder);
     let wants = if report.waiting > 0 {
         report.waiting
-    } else if report.demand > 0 {
+    } else if report.demand > 0 && class == Class::Own {
         next
     } else {
         0
@@ -291,13 +375,16 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
     }
     let place =
         cell.holders.get(&holder).and_then(|holding| holding.place).filter(|place| now <= place.until);
-    let ahead = Amount::tokens(waiting_before(cell, place.map(|place| place.number), now));
-    let usable = cell.free - ahead;
+    let mine = line(cell, class, place.map_or(u64::MAX, |place| place.number));
+    let ahead = Amount::tokens(waiting_before(cell, Some(mine), now));
+    let kept = left_alone(cell, class, reserve(burst, fleet(cell, now).needed));
+    let usable = cell.free - ahead - kept;
     if usable >= first {
         // A fair part when many wait, but never less than its next piece of work needs.
         let active = fleet(cell, now).active.max(1);
         let part = cell.free.at_least_zero().scale_floor(1, active).max(first);
         let tokens = missing.min(usable).min(part);
+        note_turn(cell, class, tokens, now);
         return Wish { cap: held + tokens, tokens, ..keep };
     }
     let number = cell.number_in_line(place);
@@ -336,12 +423,13 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
     let on = others.iter().filter(|holding| holding.counts(now).0 > Share::ZERO);
     let ends: Vec<LedgerTime> = on.map(|holding| holding.turn_until.unwrap_or_default()).collect();
     let overdue = ends.iter().any(|end| *end + TURN_LATE <= now);
-    let mut ahead: Vec<(u64, &Holding)> = Vec::new();
+    let class = cell.class_of(holder);
+    let in_line = line(cell, class, place.map_or(u64::MAX, |place| place.number));
+    let mut ahead: Vec<(Line, &Holding)> = Vec::new();
     for holding in &others {
-        let number = holding.place.filter(|other| now <= other.until).map(|other| other.number);
-        ahead.extend(
-            number.filter(|number| place.is_none_or(|place| *number < place.number)).zip(Some(*holding)),
-        );
+        let placed = holding.place.filter(|other| now <= other.until);
+        let other = placed.map(|other| line(cell, holding.class, other.number));
+        ahead.extend(other.filter(|other| *other < in_line).zip(Some(*holding)));
     }
     let free = at_once.saturating_sub(ends.len() as u64);
     let first = (ahead.len() as u64) < free;
@@ -359,13 +447,18 @@ fn turns(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> W
         let share = Share::ratio_floor(u64::from(capacity.ppb()) / at_once, u64::from(Share::ONE.ppb()));
         let tokens = (room - held).at_least_zero();
         let due = Some(until.since(now));
+        if mine.is_none() {
+            let brings = share.of(cell.config.rate.at(now).micro_per_second());
+            let length = until.since(now).millis();
+            note_turn(cell, class, Amount::from_milli(brings / 1_000).scale_floor(length, 1_000), now);
+        }
         return Wish { share, cap: room, tokens, due, place: None, turn_until: Some(until) };
     }
     // Scraps that others hold come back with their next messages; a turn whose worker is gone ends with its lease.
     let due = if first {
         HANDOVER.scale_ceil(8, 1)
     } else {
-        ahead.sort_unstable_by_key(|(number, _)| *number);
+        ahead.sort_unstable_by_key(|(line, _)| *line);
         let turns = ahead.iter().map(|(_, holding)| length(holding.waiting));
         turn_begins(ends, turns, at_once, now) + HANDOVER
     };
@@ -427,17 +520,13 @@ pub(super) fn strict_time(cell: &Cell, now: LedgerTime, amount: Amount) -> Optio
     central_time(cell, now, amount, out.min(STRICT_PART_MAX))
 }
 
-/// Tokens set aside for everybody whose place comes before `number`, or for everybody with a place.
-pub(super) fn waiting_before(cell: &Cell, number: Option<u64>, now: LedgerTime) -> u64 {
+/// Tokens set aside for everybody who stands before `own` in line, or for everybody with a place.
+pub(super) fn waiting_before(cell: &Cell, own: Option<Line>, now: LedgerTime) -> u64 {
     if fleet(cell, now).placed == 0 && cell.strict.is_empty() {
         return 0;
     }
-    let before = |place: &Place| now <= place.until && number.is_none_or(|number| place.number < number);
-    let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
-    let strict = cell.strict.values().filter_map(|strict| strict.place());
-    let sum = |sum: u64, place: &Place| sum.saturating_add(place.wants);
-    let workers = workers.filter(|place| before(place)).fold(0, sum);
-    strict.filter(|place| before(place)).fold(workers, sum)
+    let before = |(line, _): &(Line, &Place)| own.is_none_or(|own| *line < own);
+    placed(cell, now).filter(before).fold(0, |sum: u64, (_, place)| sum.saturating_add(place.wants))
 }
 
 /// Tokens that whoever has the first place wants.
@@ -445,10 +534,15 @@ fn first_in_queue(cell: &Cell, now: LedgerTime) -> u64 {
     if fleet(cell, now).placed == 0 && cell.strict.is_empty() {
         return 0;
     }
-    let workers = cell.holders.values().filter_map(|holding| holding.place.as_ref());
-    let strict = cell.strict.values().filter_map(|strict| strict.place());
-    let first = workers.chain(strict).filter(|place| now <= place.until).min_by_key(|place| place.number);
-    first.map_or(0, |place| place.wants)
+    placed(cell, now).min_by_key(|(line, _)| *line).map_or(0, |(_, place)| place.wants)
+}
+
+/// Everybody with a place, and where it is in line.
+fn placed(cell: &Cell, now: LedgerTime) -> impl Iterator<Item = (Line, &Place)> {
+    let workers = cell.holders.values().filter_map(|holding| Some((holding.class, holding.place.as_ref()?)));
+    let strict = cell.strict.values().filter_map(|strict| Some((Class::Own, strict.place()?)));
+    let placed = workers.chain(strict).filter(move |(_, place)| now <= place.until);
+    placed.map(|(class, place)| (line(cell, class, place.number), place))
 }
 
 /// Everything that waits, for display.

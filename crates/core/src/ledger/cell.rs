@@ -20,6 +20,7 @@ use crate::digest::Digest;
 use crate::limit::{CellConfig, DEBT_BURSTS_MAX, Initial, LEASE_MAX, counted};
 use crate::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, LeaseTerms};
 use crate::rules::{Rule, Rules};
+use crate::tier::Class;
 use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -60,6 +61,8 @@ pub struct Holding {
     pub pending: Option<Lease>,
     /// Wanted tokens a second, in millionths.
     pub demand: u64,
+    /// Whose work it holds for.
+    pub class: Class,
     /// Tokens that its waiters want.
     pub waiting: u64,
     /// Its largest cost, at least one.
@@ -155,6 +158,9 @@ pub struct Cell {
     pub room: Room,
     /// What is known of a keeper of what may have been drawn.
     pub kept: Kept,
+    /// Where counted tokens or turns are handed out: tokens by which its own work is behind its floor, from work of higher
+    /// tiers that waits beside it; negative: ahead of it. At most a burst and what a second brings.
+    pub behind: Amount,
 }
 
 impl Holding {
@@ -228,11 +234,22 @@ impl Cell {
             short: Share::ZERO,
             room: Room::begin(now, 0),
             kept: Kept::default(),
+            behind: Amount::ZERO,
         };
         if is_empty && cell.config.policy.conserves() {
             cell.put_away(cell.config.policy.returns_at(now), all);
         }
         cell
+    }
+
+    /// The cell is new beside other tiers of its limit, whose tokens may be in use until then: it begins empty, and where
+    /// tokens are conserved, grants nothing until that is over.
+    pub(super) fn begin_beside(&mut self, until: LedgerTime) {
+        self.free = Amount::ZERO;
+        if self.config.policy.conserves() && self.at < until {
+            self.recovering_until = self.recovering_until.max(Some(until));
+            self.closed = true;
+        }
     }
 
     /// Takes on a new configuration. What is out stays counted.
@@ -386,9 +403,21 @@ impl Cell {
     }
 
     /// Answers one report of a heartbeat. The cell must have been advanced to the turn's time.
-    pub fn heartbeat(&mut self, holder: Holder, report: &CellReport, turn: &Turn) -> CellOutcome {
+    /// `class` says whose work it is for.
+    pub fn heartbeat(
+        &mut self,
+        holder: Holder,
+        class: Class,
+        report: &CellReport,
+        turn: &Turn,
+    ) -> CellOutcome {
+        if class == Class::Barred && report.acting.is_none() && !self.holders.contains_key(&holder) {
+            // Nothing of it need be remembered.
+            let terms = self.terms(turn);
+            return if self.removed { CellOutcome::Unknown } else { CellOutcome::Lease(terms) };
+        }
         let before = self.holders.get(&holder).map(|holding| holding.counts(turn.now));
-        self.take_in(holder, report, turn);
+        self.take_in(holder, class, report, turn);
         if self.removed {
             return CellOutcome::Unknown;
         }
@@ -398,7 +427,7 @@ impl Cell {
             LeaseTerms { due, ..none }
         } else if self.is_recovering(turn.now) {
             self.confirm(holder, report, turn, before.unwrap_or_default())
-        } else if turn.evicted {
+        } else if turn.evicted || class == Class::Barred {
             none
         } else if self.config.policy.conserves() {
             self.grant_conserved(holder, report, turn)
@@ -422,7 +451,7 @@ impl Cell {
     }
 
     /// Settles what the request acknowledges and takes its figures in.
-    fn take_in(&mut self, holder: Holder, report: &CellReport, turn: &Turn) {
+    fn take_in(&mut self, holder: Holder, class: Class, report: &CellReport, turn: &Turn) {
         let now = turn.now;
         let recovering = self.is_recovering(now);
         let first_sight = !self.holders.contains_key(&holder);
@@ -454,7 +483,9 @@ impl Cell {
                 }
                 refund += if trusted { given_back } else { given_back.min(paid) };
             }
-            holding.note_waiting(report.waiting, now, lease);
+            holding.class = class;
+            let waiting = if class == Class::Barred { 0 } else { report.waiting };
+            holding.note_waiting(waiting, now, lease);
             holding.take_figures(report, now);
             (before, refund)
         });
@@ -531,9 +562,11 @@ impl Cell {
 
     /// Drops holders that are gone, and puts their debt on everybody.
     pub fn sweep(&mut self, now: LedgerTime, known: impl Fn(&Holder) -> bool) {
-        let mut debt = Amount::ZERO;
+        let (mut debt, lease) = (Amount::ZERO, counted(self.config.lease));
         self.holders.retain(|holder, holding| {
-            let keep = known(holder) || holding.lives(now);
+            // Whoever doesn't borrow any more says no more of it.
+            let is_over = holder.borrowed && !holding.is_current(now, lease) && holding.debt == Amount::ZERO;
+            let keep = holding.lives(now) || (known(holder) && !is_over);
             if !keep {
                 debt += holding.debt;
             }
@@ -717,14 +750,15 @@ impl Holding {
     }
 
     fn take_figures(&mut self, report: &CellReport, now: LedgerTime) {
-        self.demand = report.demand;
-        self.waiting = report.waiting;
+        let barred = self.class == Class::Barred;
+        self.demand = if barred { 0 } else { report.demand };
+        self.waiting = if barred { 0 } else { report.waiting };
         self.largest = report.largest.max(1);
         self.held = report.held.at_least_zero();
         self.out = report.out;
         self.debt = report.debt.at_least_zero();
         self.seen = now;
-        self.waiting_since = match (report.waiting, self.waiting_since) {
+        self.waiting_since = match (self.waiting, self.waiting_since) {
             (0, _) => None,
             (_, since) => since.or(Some(now)),
         };

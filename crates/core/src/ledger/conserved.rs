@@ -11,13 +11,14 @@
 //! ended or a last word says that it is still out, is *away* until it is usable again even if it was used at the last
 //! possible moment.
 
-use super::alloc_share::{Kind, Wish, waiting_before, water_level};
+use super::alloc_share::{Kind, Wish, line, waiting_before, water_level};
 use super::cell::{Cell, Holder, Holding, Place, Turn};
 use crate::client::kept;
 use crate::limit::{MARGIN, counted, whole_tokens};
 use crate::message::{CellReport, LeaseTerms};
 use crate::policy::Policy;
 use crate::rules::{Rule, Rules};
+use crate::tier::{Claims, Class};
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -242,7 +243,8 @@ impl Cell {
         let own_place = self.holders.get(&holder).and_then(|holding| holding.place);
         let own_place = own_place.filter(|place| turn.now <= place.until);
         // Whoever is in line comes first, also when there will be enough for everybody soon.
-        let before = waiting_before(self, own_place.map(|place| place.number), turn.now);
+        let in_line = line(self, self.class_of(holder), own_place.map_or(u64::MAX, |place| place.number));
+        let before = waiting_before(self, Some(in_line), turn.now);
         let lendable = self.lendable(turn);
         let free = (lendable - Amount::tokens(before)).max(lendable.min(Amount::ZERO));
         // After a cut more may be out than there is. Whoever then got its part of the cut before all of that has come back would
@@ -253,6 +255,12 @@ impl Cell {
             holding.turn_until = None;
         });
         LeaseTerms { cap: Amount::tokens(whole_tokens(cap)), due: wish.due, scarce, ..self.terms(turn) }
+    }
+
+    /// What is wanted of all tokens.
+    pub(super) fn conserved_claims(&self, class: Class, now: LedgerTime) -> Claims {
+        let current = self.holders.values().filter(|holding| holding.is_current(now, self.config.lease));
+        Claims::of(class, current.map(|holding| (holding.class, holding.wants())))
     }
 
     /// Max-min fair parts of all tokens; where a part is smaller than a piece of work, one piece each in the order of a queue.
@@ -276,15 +284,28 @@ impl Cell {
         let all = whole_tokens(
             (self.burst_for_lease(turn) - self.away.total() - lost - strict - queued).at_least_zero(),
         );
-        let mut wants: Vec<u64> = current.iter().map(|holding| holding.wants()).chain([mine]).collect();
-        let wanted: u64 = wants.iter().fold(0, |sum: u64, want| sum.saturating_add(*want));
-        let needs = current.iter().map(|holding| holding.waits_for()).max().unwrap_or(0);
+        let class = self.class_of(holder);
+        if class != Class::Own && report.waiting == 0 && report.demand == 0 && report.out == 0 {
+            return (Wish::keep(Amount::ZERO), false);
+        }
+        let wants = current.iter().map(|holding| (holding.class, holding.wants())).chain([(class, mine)]);
+        let claims = Claims::of(class, wants.clone());
+        let wanted = claims.all();
+        let left = claims.left_for(class, all, self.config.priority.floor);
+        let mut wants: Vec<u64> = wants.filter(|(other, _)| *other == class).map(|(_, want)| want).collect();
+        let alike = current.iter().filter(|holding| holding.class == class);
+        let needs = alike.map(|holding| holding.waits_for()).max().unwrap_or(0);
         let need = report.largest.max(1);
-        let level = water_level(&mut wants, all);
+        let level = water_level(&mut wants, left);
+        if left == 0 && class != Class::Own {
+            return (Wish { cap: Amount::tokens(report.out), ..Wish::keep(Amount::ZERO) }, wanted > all);
+        }
         if level < need.max(needs) && wanted > all {
             return (self.one_by_one(holder, report, own, turn), true);
         }
-        let target = if wanted <= all {
+        let target = if wanted <= all && class != Class::Own {
+            mine
+        } else if wanted <= all {
             // Nobody is short: keep what is used to be needed, as far as a reserve for newcomers stays.
             let reserve = all / 10 * RESERVE_TENTHS;
             let spare = (all - wanted).saturating_sub(reserve);
@@ -306,7 +327,9 @@ impl Cell {
         let need = Amount::tokens(report.largest.max(1));
         let place =
             self.holders.get(&holder).and_then(|holding| holding.place).filter(|place| now <= place.until);
-        let ahead = Amount::tokens(waiting_before(self, place.map(|place| place.number), now));
+        let class = self.class_of(holder);
+        let in_line = line(self, class, place.map_or(u64::MAX, |place| place.number));
+        let ahead = Amount::tokens(waiting_before(self, Some(in_line), now));
         let unused = (own - out).at_least_zero();
         let usable = self.lendable(turn) + unused - ahead;
         if usable >= need {

@@ -5,6 +5,7 @@
 //! follow from the holders alone: they are not carried anywhere, and two cells that differ in them only are equal.
 
 use super::cell::{Holder, Holding};
+use crate::tier::{Claims, Class};
 use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
 use core::ops::Deref;
@@ -23,14 +24,16 @@ pub(super) struct Sums {
     pub share_ppb: u64,
     /// Caps that may be acted on.
     pub cap: Amount,
-    /// Holders that asked lately.
+    /// Holders that asked lately; of those that don't hold for their own tier, the ones that want something.
     pub current: u64,
     /// Those of them that want something.
     pub active: u64,
     /// Tokens that the active ones must be able to hold at once.
     pub needed: u64,
-    /// Tokens a second that the current ones want who don't borrow, in millionths.
+    /// Tokens a second that the current ones want for their own tier, in millionths.
     pub wanted: u64,
+    /// Tokens a second that others want, in millionths.
+    pub wanted_elsewhere: u64,
     /// Holders that have, or had, a place in the queue.
     pub placed: u64,
 }
@@ -38,8 +41,8 @@ pub(super) struct Sums {
 #[derive(Clone, Debug)]
 struct Kept {
     sums: Sums,
-    /// The demands of the current ones who don't borrow, with how often each occurs.
-    demands: BTreeMap<u64, u64>,
+    /// The demands of the current ones, by whose work it is for, with how often each occurs.
+    demands: BTreeMap<(Class, u64), u64>,
     /// Up to when the sums have been brought.
     at: LedgerTime,
     /// Before this nothing changes by itself.
@@ -52,8 +55,8 @@ impl Kept {
         Kept { sums: Sums::default(), demands: BTreeMap::new(), at, until: LedgerTime(u64::MAX), lease }
     }
 
-    fn add(&mut self, holder: Holder, holding: &Holding) {
-        let part = part(holder, holding, self.at, self.lease);
+    fn add(&mut self, holding: &Holding) {
+        let part = part(holding, self.at, self.lease);
         let sums = &mut self.sums;
         sums.share_ppb += part.share_ppb;
         sums.cap += part.cap;
@@ -61,9 +64,10 @@ impl Kept {
         sums.active += part.active;
         sums.needed = sums.needed.saturating_add(part.needed);
         sums.wanted = sums.wanted.saturating_add(part.wanted);
+        sums.wanted_elsewhere = sums.wanted_elsewhere.saturating_add(part.wanted_elsewhere);
         sums.placed += part.placed;
-        if part.current > 0 && !holder.borrowed {
-            *self.demands.entry(holding.demand).or_default() += 1;
+        if part.current > 0 {
+            *self.demands.entry((holding.class, holding.demand)).or_default() += 1;
         }
         let leases = [holding.acked, holding.pending].into_iter().flatten().map(|lease| lease.expires);
         let ends = leases.chain([holding.seen + self.lease]).filter(|end| self.at < *end);
@@ -71,10 +75,10 @@ impl Kept {
     }
 
     /// Whether it could: a sum that is at its end can't be taken from.
-    fn take(&mut self, holder: Holder, holding: &Holding) -> bool {
-        let part = part(holder, holding, self.at, self.lease);
+    fn take(&mut self, holding: &Holding) -> bool {
+        let part = part(holding, self.at, self.lease);
         let sums = &mut self.sums;
-        if sums.needed == u64::MAX || sums.wanted == u64::MAX {
+        if [sums.needed, sums.wanted, sums.wanted_elsewhere].contains(&u64::MAX) {
             return false;
         }
         sums.share_ppb -= part.share_ppb;
@@ -83,14 +87,15 @@ impl Kept {
         sums.active -= part.active;
         sums.needed -= part.needed;
         sums.wanted -= part.wanted;
+        sums.wanted_elsewhere -= part.wanted_elsewhere;
         sums.placed -= part.placed;
+        let demand = (holding.class, holding.demand);
         if part.current > 0
-            && !holder.borrowed
-            && let Some(count) = self.demands.get_mut(&holding.demand)
+            && let Some(count) = self.demands.get_mut(&demand)
         {
             *count -= 1;
             if *count == 0 {
-                self.demands.remove(&holding.demand);
+                self.demands.remove(&demand);
             }
         }
         true
@@ -98,16 +103,19 @@ impl Kept {
 }
 
 /// What one holder adds.
-fn part(holder: Holder, holding: &Holding, at: LedgerTime, lease: Span) -> Sums {
+fn part(holding: &Holding, at: LedgerTime, lease: Span) -> Sums {
     let (share, cap) = holding.counts(at);
-    let current = holding.is_current(at, lease);
+    let own = holding.class == Class::Own;
+    let current = holding.is_current(at, lease) && (own || holding.is_active());
+    let demand = if current { holding.demand } else { 0 };
     Sums {
         share_ppb: u64::from(share.ppb()),
         cap,
         current: u64::from(current),
         active: u64::from(current && holding.is_active()),
         needed: if current { holding.need() } else { 0 },
-        wanted: if current && !holder.borrowed { holding.demand } else { 0 },
+        wanted: if own { demand } else { 0 },
+        wanted_elsewhere: if own { 0 } else { demand },
         placed: u64::from(holding.place.is_some()),
     }
 }
@@ -123,8 +131,8 @@ impl Holders {
 
     fn count(&self, at: LedgerTime, lease: Span) -> Kept {
         let mut kept = Kept::new(at, lease);
-        for (holder, holding) in &self.all {
-            kept.add(*holder, holding);
+        for holding in self.all.values() {
+            kept.add(holding);
         }
         kept
     }
@@ -147,12 +155,27 @@ impl Holders {
         }
     }
 
-    /// The level at which the demands of the current ones who don't borrow, each cut to it, add up to `capacity`.
-    pub(super) fn water_level(&self, at: LedgerTime, lease: Span, capacity: u64) -> u64 {
+    /// What is wanted a second, as `class` sees it.
+    pub(super) fn claims(&self, at: LedgerTime, lease: Span, class: Class) -> Claims {
+        let sums = self.sums(at, lease).0;
+        if sums.wanted_elsewhere == 0 {
+            return Claims { own: sums.wanted, ..Claims::default() };
+        }
+        let claims = |kept: &Kept| {
+            let each =
+                kept.demands.iter().map(|((class, demand), times)| (*class, demand.saturating_mul(*times)));
+            Claims::of(class, each)
+        };
+        self.valid(at, lease).map_or_else(|| claims(&self.count(at, lease)), claims)
+    }
+
+    /// The level at which the demands of the current ones of a class, each cut to it, add up to `capacity`.
+    pub(super) fn water_level(&self, at: LedgerTime, lease: Span, class: Class, capacity: u64) -> u64 {
         let level = |kept: &Kept| {
             let mut left = capacity;
-            let mut count: u64 = kept.demands.values().sum();
-            for (demand, times) in &kept.demands {
+            let demands = || kept.demands.range((class, 0)..=(class, u64::MAX));
+            let mut count: u64 = demands().map(|(_, times)| times).sum();
+            for ((_, demand), times) in demands() {
                 let even = left / count.max(1);
                 if *demand >= even {
                     return even;
@@ -169,14 +192,14 @@ impl Holders {
     pub(super) fn update<T>(&mut self, holder: Holder, change: impl FnOnce(&mut Holding) -> T) -> T {
         if let Some(kept) = &mut self.kept
             && let Some(before) = self.all.get(&holder)
-            && !kept.take(holder, before)
+            && !kept.take(before)
         {
             self.kept = None;
         }
         let holding = self.all.entry(holder).or_default();
         let result = change(holding);
         if let Some(kept) = &mut self.kept {
-            kept.add(holder, holding);
+            kept.add(holding);
         }
         result
     }
@@ -193,7 +216,7 @@ impl Holders {
     pub(super) fn remove(&mut self, holder: &Holder) -> Option<Holding> {
         let gone = self.all.remove(holder)?;
         if let Some(kept) = &mut self.kept
-            && !kept.take(*holder, &gone)
+            && !kept.take(&gone)
         {
             self.kept = None;
         }

@@ -17,9 +17,11 @@ pub mod view;
 use crate::digest::Digest;
 use crate::limit::{CellConfig, CellKey, LEASE_MAX, OutOfRange, Version, counted};
 use crate::message::{
-    CELLS_PER_REQUEST_MAX, CellOutcome, CellReply, Incarnation, Reply, Request, RequestError,
+    CELLS_PER_REQUEST_MAX, CellOutcome, CellReply, CellReport, Incarnation, Lender, Reply, Request,
+    RequestError,
 };
 use crate::rules::{Rule, Rules};
+use crate::tier::{Class, TIERS_MAX};
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -231,6 +233,8 @@ pub enum ConfigError {
     Cell(Box<(CellKey, OutOfRange)>),
     /// Two entries for one cell.
     Twice(CellKey),
+    /// More tiers of one meter of a limit than [`TIERS_MAX`].
+    TooManyTiers(CellKey),
     /// More cells than [`CELLS_MAX`], removed ones that are still remembered included.
     TooMany(usize),
     /// A version whose run begins more than a day from now: nothing could ever be newer.
@@ -242,6 +246,9 @@ impl core::fmt::Display for ConfigError {
         match self {
             ConfigError::Cell(cell) => write!(f, "limit {}: {}", cell.0, cell.1),
             ConfigError::Twice(key) => write!(f, "limit {key}: given twice"),
+            ConfigError::TooManyTiers(key) => {
+                write!(f, "limit {key}: is one tier too many, allowed: up to {TIERS_MAX}")
+            }
             ConfigError::FromTheFuture(version) => {
                 write!(
                     f,
@@ -265,6 +272,8 @@ impl core::error::Error for ConfigError {}
 pub struct Ledger {
     state: State,
     rules: Rules,
+    /// For cells of limits with several tiers: their ranks and lenders. Follows from the configuration.
+    tiers: BTreeMap<CellKey, (u32, Vec<Lender>)>,
 }
 
 impl Ledger {
@@ -291,6 +300,7 @@ impl Ledger {
                 digest: Digest::default(),
             },
             rules,
+            tiers: BTreeMap::new(),
         };
         if start == Start::WithoutMemory && rules.keeps(Rule::RecoverWithoutMemory) {
             ledger.state.recovering_until = Some(now + counted(LEASE_MAX));
@@ -300,7 +310,9 @@ impl Ledger {
 
     /// Takes up a state that went through continue-as-new.
     pub fn resume(state: State) -> Ledger {
-        Ledger { state, rules: Rules::ALL }
+        let mut ledger = Ledger { state, rules: Rules::ALL, tiers: BTreeMap::new() };
+        ledger.note_tiers();
+        ledger
     }
 
     /// The state, to look at or to carry on.
@@ -388,7 +400,11 @@ impl Ledger {
                     return Err(RequestError::Burned);
                 }
                 if let Some(stored) = &worker.reply {
-                    return Ok(stored.reply(self.state.epoch, request.seq));
+                    let mut reply = stored.reply(self.state.epoch, request.seq);
+                    for cell in &mut reply.cells {
+                        (cell.rank, cell.lenders) = self.tier_of(&cell.key, cell.borrowed);
+                    }
+                    return Ok(reply);
                 }
             }
         } else {
@@ -429,17 +445,25 @@ impl Ledger {
             let holder = Holder { incarnation: request.incarnation, borrowed: report.borrowed };
             // One cell named twice would be granted twice and counted once.
             let once = seen.insert((&report.key, report.borrowed));
+            let class = self.class_of(report, now);
             let outcome = match self.state.cells.get_mut(&report.key).filter(|_| once) {
                 Some(cell) => {
                     cell.advance(now, self.rules);
-                    let outcome = cell.heartbeat(holder, report, &turn);
+                    let outcome = cell.heartbeat(holder, class, report, &turn);
                     cell.fingerprint(&mut self.state.digest);
                     outcome
                 }
                 None => CellOutcome::Unknown,
             };
             digest_outcome(&mut self.state.digest, &outcome);
-            cells.push(CellReply { key: report.key.clone(), borrowed: report.borrowed, outcome });
+            let (rank, lenders) = self.tier_of(&report.key, report.borrowed);
+            cells.push(CellReply {
+                key: report.key.clone(),
+                borrowed: report.borrowed,
+                outcome,
+                rank,
+                lenders,
+            });
         }
         let reply = Reply {
             epoch: self.state.epoch,
@@ -590,17 +614,23 @@ impl Ledger {
         if !self.rules.keeps(Rule::RemovedIsRemembered) {
             self.state.cells.retain(|_, cell| !cell.removed);
         }
+        let mut new = Vec::new();
         for (key, config) in listed {
             if let Some(cell) = self.state.cells.get_mut(&key) {
                 cell.reconfigure(now, config);
             } else {
                 let recovering = self.state.recovering_until;
-                let cell = Cell::new(now, config, recovering, self.rules);
-                self.state.cells.insert(key, cell);
+                let mut cell = Cell::new(now, config, recovering, self.rules);
+                if let Some(until) = self.state.in_use_until(&key, now) {
+                    cell.begin_beside(until);
+                }
+                new.push((key, cell));
             }
         }
+        self.state.cells.extend(new);
         self.state.version = configure.version;
         self.state.settings = configure.settings;
+        self.note_tiers();
         Output::Configured
     }
 
@@ -610,6 +640,14 @@ impl Ledger {
             config.check().map_err(|problem| ConfigError::Cell(Box::new((config.key.clone(), problem))))?;
             if !keys.insert(&config.key) {
                 return Err(ConfigError::Twice(config.key.clone()));
+            }
+        }
+        let mut tiers: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for config in &configure.cells {
+            let count = tiers.entry((&config.key.limit, &config.key.meter)).or_default();
+            *count += 1;
+            if *count > TIERS_MAX {
+                return Err(ConfigError::TooManyTiers(config.key.clone()));
             }
         }
         let remembered = self.state.cells.keys().filter(|key| !keys.contains(key)).count();
@@ -636,6 +674,51 @@ impl Ledger {
             cell.watch(now, heartbeat);
         }
         self.state.cells.retain(|_, cell| !(cell.removed && cell.is_as_new()));
+    }
+
+    /// Whose work a report is for: its own tier's unless it says that it borrows.
+    fn class_of(&self, report: &CellReport, now: LedgerTime) -> Class {
+        let Some(lender) = self.state.cells.get(&report.key).filter(|_| report.borrowed) else {
+            return Class::Own;
+        };
+        let Some(tier) = &report.for_tier else { return Class::Borrowed(u32::MAX) };
+        let user = self.state.cells.get(&CellKey { tier: tier.clone(), ..report.key.clone() });
+        // Its own cell comes first, as long as that has more to give.
+        let dry = user.filter(|user| !user.removed && alloc_share::is_dry(user, now));
+        dry.map_or(Class::Barred, |user| lender.config.priority.class_for(user.config.priority.rank))
+    }
+
+    fn tier_of(&self, key: &CellKey, borrowed: bool) -> (u32, Vec<Lender>) {
+        if borrowed { Default::default() } else { self.tiers.get(key).cloned().unwrap_or_default() }
+    }
+
+    /// Notes for each tier which others it may borrow from: the next lower one first, then higher ones that lend, the
+    /// nearest first.
+    fn note_tiers(&mut self) {
+        self.tiers.clear();
+        let mut tiers: BTreeMap<(&str, &str), Vec<&CellConfig>> = BTreeMap::new();
+        for cell in self.state.cells.values().filter(|cell| !cell.removed) {
+            let key = &cell.config.key;
+            tiers.entry((&key.limit, &key.meter)).or_default().push(&cell.config);
+        }
+        for tiers in tiers.into_values().filter(|tiers| tiers.len() > 1) {
+            for user in &tiers {
+                let rank = user.priority.rank;
+                let mut lenders: Vec<(Class, u32, &CellConfig)> = Vec::new();
+                for lender in &tiers {
+                    let (class, other) = (lender.priority.class_for(rank), lender.priority.rank);
+                    if class != Class::Barred {
+                        lenders.push((class, other.abs_diff(rank), lender));
+                    }
+                }
+                lenders.sort_by_key(|(class, distance, _)| (*class, *distance));
+                let lender = |(class, _, lender): (Class, u32, &CellConfig)| Lender {
+                    tier: lender.key.tier.clone(),
+                    above: matches!(class, Class::Lent(_)),
+                };
+                self.tiers.insert(user.key.clone(), (rank, lenders.into_iter().map(lender).collect()));
+            }
+        }
     }
 
     fn serve(&mut self, now: LedgerTime) {
@@ -671,6 +754,19 @@ impl Ledger {
     }
 }
 
+impl State {
+    /// Whether other tiers of the same meter are known, and until when something of those may be in use that were removed.
+    fn in_use_until(&self, key: &CellKey, now: LedgerTime) -> Option<LedgerTime> {
+        let beside = |(other, _): &(&CellKey, &Cell)| other.limit == key.limit && other.meter == key.meter;
+        let ends = |cell: &Cell| {
+            let leases = cell.holders.values().flat_map(|holding| [holding.acked, holding.pending]).flatten();
+            let strict = cell.strict.values().filter_map(strict::Strict::expires);
+            leases.map(|lease| lease.expires).chain(strict).max().filter(|_| cell.removed)
+        };
+        self.cells.iter().filter(beside).map(|(_, cell)| ends(cell).unwrap_or(now)).max()
+    }
+}
+
 impl StoredReply {
     fn of(reply: &Reply) -> StoredReply {
         let cell = |cell: &CellReply| StoredCell {
@@ -689,12 +785,14 @@ impl StoredReply {
         }
     }
 
-    /// The reply to request `seq`, in a ledger of this epoch.
+    /// The reply to request `seq`, in a ledger of this epoch. Whom cells may borrow from isn't stored.
     pub fn reply(&self, epoch: u64, seq: u64) -> Reply {
         let cell = |cell: &StoredCell| CellReply {
             key: cell.key.clone(),
             borrowed: cell.borrowed,
             outcome: cell.outcome.clone(),
+            rank: 0,
+            lenders: Vec::new(),
         };
         Reply {
             epoch,
@@ -718,6 +816,9 @@ fn content_of(request: &Request) -> u64 {
     for report in &request.cells {
         digest_key(&mut digest, &report.key);
         digest.number(u64::from(report.borrowed));
+        if let Some(tier) = &report.for_tier {
+            digest.text(tier);
+        }
         if let Some(acting) = report.acting {
             digest.number(acting.name.epoch);
             digest.number(acting.name.seq);

@@ -4,12 +4,13 @@
 //! One that can't be granted at once gets a place in the queue, and nothing else: it is granted when its turn has come
 //! and its owner (or, for those who can't come back, the ledger's own timer) asks again.
 
-use super::alloc_share::{strict_time, waiting_before};
+use super::alloc_share::{line, strict_time, waiting_before};
 use super::cell::{Cell, Place};
 use super::conserved::counted_under;
 use crate::limit::{CellKey, LEASE_MAX, whole_tokens};
 use crate::policy::Policy;
 use crate::rules::{Rule, Rules};
+use crate::tier::Class;
 use crate::units::{Amount, LedgerTime, Span};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -237,7 +238,8 @@ impl Cell {
             return AcquireOutcome::CostAboveBurst { burst };
         }
         let cost = Amount::tokens(acquire.cost);
-        let ahead = waiting_before(self, place.map(|place| place.number), now);
+        let own = line(self, Class::Own, place.map_or(u64::MAX, |place| place.number));
+        let ahead = waiting_before(self, Some(own), now);
         let usable = self.usable(now, acquire.lease, ahead, rules);
         let grantable = usable >= cost && !self.is_recovering(now);
         let due = if self.is_recovering(now) {
@@ -356,7 +358,8 @@ impl Cell {
             && !self.removed
             && let Some((id, cost, lease, number)) = self.first_auto()
         {
-            let usable = self.usable(now, lease, waiting_before(self, Some(number), now), rules);
+            let own = line(self, Class::Own, number);
+            let usable = self.usable(now, lease, waiting_before(self, Some(own), now), rules);
             if usable < Amount::tokens(cost) {
                 break;
             }
@@ -390,7 +393,8 @@ impl Cell {
             return Some(until);
         }
         let room = self.escrow_room(now, Rules::ALL);
-        let usable = self.free.min(room) - Amount::tokens(waiting_before(self, Some(number), now));
+        let own = line(self, Class::Own, number);
+        let usable = self.free.min(room) - Amount::tokens(waiting_before(self, Some(own), now));
         let missing = Amount::tokens(cost) - usable;
         let minted = strict_time(self, now, missing).filter(|_| !self.config.policy.conserves());
         let due = minted.map(|due| now + due).or_else(|| self.next_by_itself(now))?;

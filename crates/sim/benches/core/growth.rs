@@ -13,6 +13,7 @@ use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
 use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::message::{Acting, CellOutcome, CellReport, Incarnation, LeaseName, Request};
 use tollgate_core::policy::Policy;
+use tollgate_core::tier::Priority;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
 const FLEETS: [u64; 5] = [10, 50, 200, 1_000, 2_000];
@@ -134,6 +135,7 @@ impl Fleet {
             burst: BurstCurve::constant(burst),
             policy: Policy::TokenBucket,
             lease: LEASE,
+            priority: Priority::default(),
             fresh: true,
             initial: Initial::Full,
             queue: None,
@@ -191,6 +193,7 @@ fn report(key: &CellKey, number: u64) -> CellReport {
     CellReport {
         key: key.clone(),
         borrowed: false,
+        for_tier: None,
         acting: None,
         held: Amount::ZERO,
         used: 0,

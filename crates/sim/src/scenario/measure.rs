@@ -3,7 +3,7 @@
 //! Both models in here are plain limiters of their own; they know the limit, arrivals and admissions, and nothing of ledgers
 //! and leases.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 const SECOND: u64 = 1_000_000;
 /// A token, in millionths of a microsecond's worth at one millionth a second.
@@ -41,7 +41,7 @@ impl Line {
 
 /// A limiter that sees everything at once.
 #[derive(Clone, Debug)]
-struct Ideal {
+pub(super) struct Ideal {
     /// Tokens there, in [`TOKEN`]s.
     level: i128,
     at: u64,
@@ -64,12 +64,12 @@ pub(crate) enum How {
 }
 
 impl Ideal {
-    fn full(burst: u64, how: How) -> Ideal {
+    pub(super) fn full(burst: u64, how: How) -> Ideal {
         let level = i128::from(burst) * TOKEN;
         Ideal { level, at: 0, room_since: Some(0), how, back: VecDeque::new() }
     }
 
-    fn fill(&mut self, now: u64, limit: &Limit) {
+    pub(super) fn fill(&mut self, now: u64, limit: &Limit) {
         if matches!(self.how, How::Minted) {
             let (before, after) = (i128::from(limit.rate.at(self.at)), i128::from(limit.rate.at(now)));
             self.level += (before + after) * i128::from(now.saturating_sub(self.at)) / 2;
@@ -86,7 +86,7 @@ impl Ideal {
         self.note(now);
     }
 
-    fn take(&mut self, tokens: u64, now: u64) {
+    pub(super) fn take(&mut self, tokens: u64, now: u64) {
         self.level -= i128::from(tokens) * TOKEN;
         let back = match &self.how {
             How::Minted => None,
@@ -101,7 +101,7 @@ impl Ideal {
         self.room_since = (self.level >= TOKEN).then(|| self.room_since.unwrap_or(now));
     }
 
-    fn whole(&self) -> u64 {
+    pub(super) fn whole(&self) -> u64 {
         u64::try_from(self.level / TOKEN).unwrap_or(0)
     }
 }
@@ -168,6 +168,8 @@ pub struct Figures {
     /// How far workers were from the max-min fair part of what was admitted, in undisturbed windows, less the one token that
     /// can't be divided.
     pub fairness_error_ppm: Option<u64>,
+    /// Tokens of the highest of several tiers, by how many milliseconds they waited while nothing was wrong.
+    pub high_waits: BTreeMap<u64, u64>,
 }
 
 impl Measure {
@@ -315,6 +317,7 @@ impl Measure {
             refused: self.refused,
             zero_grant_seconds: self.zero_max,
             fairness_error_ppm: (self.unfair.1 > 0).then(|| ratio(self.unfair.0, self.unfair.1)),
+            high_waits: BTreeMap::new(),
         }
     }
 }

@@ -7,9 +7,11 @@ mod load;
 mod measure;
 mod named;
 mod stage;
+mod tiers;
 
 pub use measure::Figures;
 use measure::How;
+pub use tiers::p99;
 
 use crate::machine::{Kind, Violation};
 use crate::step::Step;
@@ -49,6 +51,8 @@ enum Happening {
     },
     /// Another policy, for the same limit.
     Policy(Policy),
+    /// Other cells: tiers that come and go, or stand in another order.
+    Cells(Vec<CellConfig>),
 }
 
 /// One run's fleet. Times are in true microseconds.
@@ -80,10 +84,31 @@ struct Scenario {
     /// Messages come twice, or late and out of order, this often.
     odd_ppm: u64,
     loads: Vec<Load>,
+    /// Lower tiers of the same limit, the next lower one first.
+    lower: Vec<Lower>,
     happenings: Vec<(u64, Happening)>,
 }
 
+/// A lower tier.
+#[derive(Clone, Debug)]
+struct Lower {
+    config: CellConfig,
+    /// By worker.
+    loads: Vec<Load>,
+}
+
 impl Scenario {
+    /// What a worker wants of the lower tiers, in their order.
+    fn loads_below(&self, worker: usize) -> impl Iterator<Item = &Load> {
+        self.lower.iter().filter_map(move |lower| lower.loads.get(worker))
+    }
+
+    /// All cells, the highest tier first.
+    fn cells(&self) -> Vec<CellConfig> {
+        let lower = self.lower.iter().map(|lower| lower.config.clone());
+        [self.config.clone()].into_iter().chain(lower).collect()
+    }
+
     /// How an ideal limiter's tokens come back.
     fn how(&self) -> How {
         match &self.config.policy {
@@ -99,13 +124,19 @@ impl Scenario {
 
     /// In pieces of work.
     fn burst(&self) -> u64 {
-        u64::try_from(self.config.burst.target.whole()).unwrap_or(0) / self.cost
+        let bursts = self.cells().into_iter().map(|cell| cell.burst.target.whole());
+        u64::try_from(bursts.sum::<i128>()).unwrap_or(0) / self.cost
     }
 
     /// All meters, with what a piece of work costs of each.
     fn meters(&self) -> impl Iterator<Item = (&CellConfig, u64)> {
         let more = self.more.iter().map(|(config, cost)| (config, *cost));
         std::iter::once((&self.config, self.cost)).chain(more)
+    }
+
+    /// All cells: every meter, and every tier from the highest on.
+    fn all_cells(&self) -> Vec<CellConfig> {
+        self.cells().into_iter().chain(self.more.iter().map(|(config, _)| config.clone())).collect()
     }
 }
 
@@ -174,5 +205,5 @@ pub fn run_all(name: &str, seeds: std::ops::Range<u64>, rules: Rules, each: impl
 
 /// Whether a violation is the scenario's own idea of wrong, rather than a promise broken.
 pub fn is_liveness(kind: Kind) -> bool {
-    matches!(kind, Kind::Starved | Kind::Unused)
+    matches!(kind, Kind::Starved | Kind::Unused | Kind::Slow | Kind::Floor)
 }

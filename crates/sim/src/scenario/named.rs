@@ -1,5 +1,7 @@
 //! The scenarios by name.
 
+mod tiers;
+
 use super::load::Load;
 use super::{Happening, Scenario};
 use crate::rng::Rng;
@@ -14,7 +16,7 @@ const MINUTE: u64 = 60 * SECOND;
 
 type Draw = fn(&mut Rng) -> Scenario;
 
-pub(super) const ALL: [(&str, Draw); 26] = [
+pub(super) const ALL: [(&str, Draw); 27] = [
     ("doorman-1", |rng| doorman(rng, 5, 10 * MINUTE)),
     ("doorman-2", |rng| away(rng, 20)),
     ("doorman-3", |rng| away(rng, 50)),
@@ -43,6 +45,7 @@ pub(super) const ALL: [(&str, Draw); 26] = [
     ("reconfigure", reconfigure),
     ("meters", |rng| meters(rng, false)),
     ("meters-chaos", |rng| meters(rng, true)),
+    ("tiers", tiers::draw),
 ];
 
 pub(super) fn draw(name: &str, seed: u64) -> Option<Scenario> {
@@ -69,6 +72,7 @@ fn fleet(rng: &mut Rng, rate: Rate, burst: u64, lease_secs: u64, length: u64, lo
         work: (0, 0),
         odd_ppm: 0,
         happenings: joins.collect(),
+        lower: Vec::new(),
         loads,
     }
 }

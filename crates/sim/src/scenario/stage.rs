@@ -3,6 +3,7 @@
 
 use super::load::Load;
 use super::measure::{Figures, Limit, Line, Measure};
+use super::tiers::{Tiers, Trouble};
 use super::{Happening, Sample, Scenario};
 use crate::machine::{Done, Kind, Machine};
 use crate::rng::Rng;
@@ -26,8 +27,8 @@ enum Event {
     /// Of a worker's life with this number, so many tokens' work that began then ends.
     End {
         worker: usize,
-        life: u64,
         cell: usize,
+        life: u64,
         from: u64,
         tokens: u64,
         generation: u32,
@@ -48,12 +49,9 @@ enum Event {
 #[derive(Debug)]
 struct Hand {
     name: String,
-    load: Load,
+    /// One for each tier, the highest first. Its own cell has the same index.
+    lanes: Vec<Lane>,
     there: bool,
-    /// Since when, and how many tokens: who waits, in order.
-    queue: VecDeque<(u64, u64)>,
-    waiting: u64,
-    told: u64,
     tick: u64,
     poll: u64,
     admitted_at: u64,
@@ -61,11 +59,29 @@ struct Hand {
     life: u64,
 }
 
+/// A tier's work at a worker.
+#[derive(Debug)]
+struct Lane {
+    load: Load,
+    /// Since when, and how many tokens: who waits, in order.
+    queue: VecDeque<(u64, u64)>,
+    waiting: u64,
+    told: u64,
+}
+
+impl Hand {
+    fn waiting(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.waiting).sum()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Stage<'a> {
     scenario: &'a Scenario,
     pub(super) machine: Machine,
     pub(super) measure: Measure,
+    /// How tiers do, where there are several.
+    pub(super) tiers: Option<Tiers>,
     pub(super) steps: Vec<Step>,
     pub(super) samples: Vec<Sample>,
     pub(super) messages: u64,
@@ -82,17 +98,14 @@ pub(super) struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     pub(super) fn new(scenario: &'a Scenario, seed: u64, rules: Rules, record: bool) -> Stage<'a> {
-        let limit = Limit {
-            rate: Line::new(scenario.config.rate.target.micro_per_second() / scenario.cost),
-            burst: Line::new(scenario.burst()),
-        };
+        let rates = scenario.cells().into_iter().map(|cell| cell.rate.target.micro_per_second());
+        let limit =
+            Limit { rate: Line::new(rates.sum::<u64>() / scenario.cost), burst: Line::new(scenario.burst()) };
+        let lane = |load: &Load| Lane { load: load.clone(), queue: VecDeque::new(), waiting: 0, told: 0 };
         let hand = |(index, load): (usize, &Load)| Hand {
             name: format!("w{}", index + 1),
-            load: load.clone(),
+            lanes: [load].into_iter().chain(scenario.loads_below(index)).map(lane).collect(),
             there: false,
-            queue: VecDeque::new(),
-            waiting: 0,
-            told: 0,
             tick: 0,
             poll: 0,
             admitted_at: 0,
@@ -108,6 +121,7 @@ impl<'a> Stage<'a> {
                 scenario.window,
                 scenario.loads.len(),
             ),
+            tiers: Tiers::of(scenario),
             steps: Vec::new(),
             samples: Vec::new(),
             messages: 0,
@@ -123,8 +137,7 @@ impl<'a> Stage<'a> {
     }
 
     pub(super) fn play(&mut self) {
-        let cells = self.scenario.meters().map(|(config, _)| config.clone()).collect();
-        self.act(Op::Configure { cells, version: None });
+        self.act(Op::Configure { cells: self.scenario.all_cells(), version: None });
         for (index, (at, _)) in self.scenario.happenings.iter().enumerate() {
             self.at(*at, Event::Happen(index));
         }
@@ -140,18 +153,27 @@ impl<'a> Stage<'a> {
             let event = entry.remove();
             self.now = at;
             let hands = &self.hands;
-            self.measure.pass(at, |worker| hands[worker].there.then_some(hands[worker].waiting));
+            self.measure.pass(at, |worker| hands[worker].there.then(|| hands[worker].waiting()));
             self.handle(event);
         }
         self.now = length;
         let hands = &self.hands;
-        self.measure.pass(length, |worker| hands[worker].there.then_some(hands[worker].waiting));
+        self.measure.pass(length, |worker| hands[worker].there.then(|| hands[worker].waiting()));
         self.look_for_the_starving();
+        self.judge_tiers();
         self.machine.judge();
     }
 
     pub(super) fn figures(&self) -> Figures {
-        self.measure.figures()
+        let figures = self.measure.figures();
+        self.tiers.as_ref().map_or(figures.clone(), |tiers| tiers.figures(figures))
+    }
+
+    fn judge_tiers(&mut self) {
+        let Some(tiers) = &self.tiers else { return };
+        if let Some((kind, what)) = tiers.wrong().filter(|_| self.machine.found.is_none()) {
+            self.machine.note(kind, what);
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -173,7 +195,7 @@ impl<'a> Stage<'a> {
                     _ => self.poll(worker),
                 }
             }
-            Event::End { worker, life, cell, from, tokens, generation } => {
+            Event::End { worker, cell, life, from, tokens, generation } => {
                 if self.hands[worker].life == life {
                     let name = self.hands[worker].name.clone();
                     self.act(Op::Release { name, cell, tokens, from, generation });
@@ -241,38 +263,48 @@ impl<'a> Stage<'a> {
             return;
         }
         let (now, patience) = (self.now, self.scenario.patience);
-        let hand = &mut self.hands[worker];
-        let arrived = hand.load.arrived(now);
-        if arrived > 0 {
-            hand.queue.push_back((now, arrived));
-            hand.waiting += arrived;
-        }
-        self.measure.arrive(worker, arrived, now);
-        let mut refused = 0;
-        if self.hands[worker].waiting > 0 {
-            self.serve(worker);
-            let hand = &mut self.hands[worker];
-            while let Some((since, tokens)) =
-                hand.queue.front().copied().filter(|(since, _)| since + patience <= now)
-            {
-                hand.queue.pop_front();
-                hand.waiting -= tokens;
-                refused += tokens;
-                self.measure.give_up(tokens, since, now);
+        let lanes = self.hands[worker].lanes.len();
+        for index in 0..lanes {
+            let lane = &mut self.hands[worker].lanes[index];
+            let arrived = lane.load.arrived(now);
+            if arrived > 0 {
+                lane.queue.push_back((now, arrived));
+                lane.waiting += arrived;
+            }
+            match &mut self.tiers {
+                Some(tiers) => tiers.arrive(index, arrived, now),
+                None => self.measure.arrive(worker, arrived, now),
             }
         }
-        let hand = &mut self.hands[worker];
-        if hand.told != hand.waiting || refused > 0 {
-            hand.told = hand.waiting;
-            let (name, waiting) = (hand.name.clone(), hand.waiting);
-            for (cell, (_, cost)) in self.scenario.meters().enumerate() {
-                let (name, waiting, asked) = (name.clone(), waiting * cost, refused * cost);
-                self.act(Op::Want { name, cell, waiting, largest: cost, asked });
+        let (mut waits, mut refuses) = (false, false);
+        for index in 0..lanes {
+            if self.hands[worker].lanes[index].waiting > 0 {
+                self.serve(worker, index);
+            }
+            let lane = &mut self.hands[worker].lanes[index];
+            let mut refused = 0;
+            while let Some((since, tokens)) =
+                lane.queue.front().copied().filter(|(since, _)| since + patience <= now)
+            {
+                lane.queue.pop_front();
+                lane.waiting -= tokens;
+                refused += tokens;
+                match &mut self.tiers {
+                    Some(tiers) => tiers.give_up(index, tokens, since, now),
+                    None => self.measure.give_up(tokens, since, now),
+                }
+            }
+            waits |= lane.waiting > 0;
+            refuses |= refused > 0;
+            if lane.told != lane.waiting || refused > 0 {
+                lane.told = lane.waiting;
+                self.want(worker, index, refused);
             }
         }
         let hand = &self.hands[worker];
-        let next = if hand.waiting > 0 { Some(now) } else { hand.load.next(now) };
-        if hand.waiting > 0 || refused > 0 {
+        let next =
+            if waits { Some(now) } else { hand.lanes.iter().filter_map(|lane| lane.load.next(now)).min() };
+        if waits || refuses {
             self.poll(worker);
         }
         self.hands[worker].tick += 1;
@@ -282,12 +314,42 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn serve(&mut self, worker: usize) {
+    /// Tells the client what waits in a lane, of each meter that it is charged to.
+    fn want(&mut self, worker: usize, lane: usize, refused: u64) {
+        let scenario = self.scenario;
+        let (name, waiting) = (self.hands[worker].name.clone(), self.hands[worker].lanes[lane].waiting);
+        if scenario.more.is_empty() {
+            let (largest, waiting, asked) = (scenario.cost, waiting * scenario.cost, refused * scenario.cost);
+            self.act(Op::Want { name, cell: lane, waiting, largest, asked });
+            return;
+        }
+        for (cell, (_, cost)) in scenario.meters().enumerate() {
+            let (name, waiting, asked) = (name.clone(), waiting * cost, refused * cost);
+            self.act(Op::Want { name, cell, waiting, largest: cost, asked });
+        }
+    }
+
+    /// Work of a tier takes from its own level, then from those that are borrowed for it.
+    fn serve(&mut self, worker: usize, lane: usize) {
+        if !self.scenario.more.is_empty() {
+            return self.serve_by_all(worker);
+        }
+        let Ok(running) = self.machine.world.running(&self.hands[worker].name.clone()) else { return };
+        let sources: Vec<usize> = running.client.sources(lane).collect();
+        for source in sources {
+            if self.hands[worker].lanes[lane].waiting > 0 {
+                self.serve_from(worker, lane, source);
+            }
+        }
+    }
+
+    /// Work that is charged to several meters takes from all of them or from none.
+    fn serve_by_all(&mut self, worker: usize) {
         let (scenario, now) = (self.scenario, self.now);
         let name = self.hands[worker].name.clone();
         let Ok(running) = self.machine.world.running(&name) else { return };
         let at = running.now(now);
-        let mut works = self.hands[worker].waiting;
+        let mut works = self.hands[worker].waiting();
         // Of each meter, the generation where what is taken is in flight.
         let mut held = Vec::with_capacity(1 + scenario.more.len());
         for (index, (_, cost)) in scenario.meters().enumerate() {
@@ -322,15 +384,54 @@ impl<'a> Stage<'a> {
             }
         }
         let hand = &mut self.hands[worker];
-        hand.waiting -= works;
         hand.admitted_at = now;
+        let Some(lane) = hand.lanes.first_mut() else { return };
+        lane.waiting -= works;
         let mut left = works;
-        while let Some((_, works)) = hand.queue.front_mut().filter(|_| left > 0) {
+        while let Some((_, works)) = lane.queue.front_mut().filter(|_| left > 0) {
             let part = (*works).min(left);
             *works -= part;
             left -= part;
             if *works == 0 {
-                hand.queue.pop_front();
+                lane.queue.pop_front();
+            }
+        }
+    }
+
+    fn serve_from(&mut self, worker: usize, lane: usize, source: usize) {
+        let name = self.hands[worker].name.clone();
+        let now = self.now;
+        let Ok(running) = self.machine.world.running(&name) else { return };
+        let at = running.now(now);
+        let Some(cell) = running.client.cell_mut(source) else { return };
+        cell.refill(at);
+        let level = u64::try_from(cell.level().level()).unwrap_or(0);
+        let generation = cell.level().generation();
+        let is_in_flight = cell.mint().held().is_some_and(|held| held.policy == Terms::OnRelease);
+        let tier = cell.key().tier.clone();
+        let tokens = level.min(self.hands[worker].lanes[lane].waiting);
+        if tokens == 0 {
+            return;
+        }
+        let spend = Op::Spend { name, cell: source, tokens: Some(tokens), pause: Span::ZERO };
+        let Done::Admitted(mut left) = self.act(spend) else { return };
+        self.measure.admit(worker, left, now);
+        if is_in_flight {
+            self.begin(worker, source, left, generation);
+        }
+        let hand = &mut self.hands[worker];
+        hand.admitted_at = now;
+        let queue = &mut hand.lanes[lane];
+        queue.waiting -= left;
+        while let Some((since, tokens)) = queue.queue.front_mut().filter(|_| left > 0) {
+            let part = (*tokens).min(left);
+            *tokens -= part;
+            left -= part;
+            if let Some(tiers) = &mut self.tiers {
+                tiers.admit(lane, &tier, part, *since, now);
+            }
+            if *tokens == 0 {
+                queue.queue.pop_front();
             }
         }
     }
@@ -371,7 +472,7 @@ impl<'a> Stage<'a> {
             let part = left.min(tokens.div_ceil(PIECES));
             let takes = least + self.rng.below(most - least + 1);
             let from = self.now;
-            self.at(self.now + takes, Event::End { worker, life, cell, from, tokens: part, generation });
+            self.at(self.now + takes, Event::End { worker, cell, life, from, tokens: part, generation });
             left -= part;
         }
     }
@@ -417,39 +518,45 @@ impl<'a> Stage<'a> {
                 let name = self.hands[*worker].name.clone();
                 self.act(Op::Crash { name });
                 self.gone(*worker);
-                self.measure.disturb(self.now + lease);
+                self.disturb(self.now + lease, Trouble::Death);
             }
             Happening::Pause(worker) => {
                 let name = self.hands[*worker].name.clone();
                 self.act(Op::Pause { name });
-                self.measure.disturb(self.now + lease);
+                self.disturb(self.now + lease, Trouble::Other);
                 self.measure.interrupt(*worker);
             }
             Happening::Resume(worker) => {
                 let name = self.hands[*worker].name.clone();
                 self.act(Op::Resume { name });
                 self.measure.interrupt(*worker);
+                if let Some(tiers) = &mut self.tiers {
+                    tiers.disturb(self.now, self.now + lease, Trouble::Other);
+                }
                 self.wake(*worker);
             }
             Happening::LedgerUp(up) => {
                 self.act(Op::LedgerUp(*up));
-                self.measure.disturb(self.now + SECOND);
+                if let Some(tiers) = self.tiers.as_mut().filter(|_| !*up) {
+                    tiers.disturb(self.now, self.now + 2 * lease, Trouble::Other);
+                }
+                self.disturb(self.now + SECOND, Trouble::Other);
             }
             Happening::Amnesia => {
                 self.act(Op::Amnesia);
-                self.measure.disturb(self.now + counted(tollgate_core::limit::LEASE_MAX).0 + lease);
+                self.disturb(self.now + counted(tollgate_core::limit::LEASE_MAX).0 + lease, Trouble::Other);
             }
             Happening::Snapshot => drop(self.act(Op::Snapshot)),
             Happening::Reset => {
                 self.act(Op::Reset);
-                self.measure.disturb(self.now + counted(tollgate_core::limit::LEASE_MAX).0 + lease);
+                self.disturb(self.now + counted(tollgate_core::limit::LEASE_MAX).0 + lease, Trouble::Other);
             }
             Happening::Load(worker, load) => {
                 // What has arrived until now has arrived.
                 self.tick(*worker);
                 let mut load = load.clone();
                 load.arrived(self.now);
-                self.hands[*worker].load = load;
+                self.hands[*worker].lanes[0].load = load;
                 self.wake(*worker);
             }
             Happening::Rate { rate, over } => {
@@ -461,7 +568,7 @@ impl<'a> Stage<'a> {
                 self.act(Op::Configure { cells, version: None });
                 let value = rate.micro_per_second();
                 self.measure.limit.rate.change(self.now, self.now + over.0, value);
-                self.measure.disturb(self.now + over.0 + lease);
+                self.disturb(self.now + over.0 + lease, Trouble::Other);
             }
             Happening::Capacity { tokens, over } => {
                 let ledger_now = self.machine.world.ledger_time();
@@ -471,7 +578,14 @@ impl<'a> Stage<'a> {
                 }
                 self.act(Op::Configure { cells, version: None });
                 self.measure.limit.burst.change(self.now, self.now + over.0, *tokens);
-                self.measure.disturb(self.now + over.0 + lease);
+                self.disturb(self.now + over.0 + lease, Trouble::Other);
+            }
+            Happening::Cells(cells) => {
+                if let Some(tiers) = &mut self.tiers {
+                    tiers.reconfigure(cells);
+                }
+                self.act(Op::Configure { cells: cells.clone(), version: None });
+                self.disturb(self.now + 2 * lease, Trouble::Change);
             }
             Happening::Policy(policy) => {
                 let mut cells = self.machine.world.config().cells.clone();
@@ -479,8 +593,15 @@ impl<'a> Stage<'a> {
                     cell.policy = policy.clone();
                 }
                 self.act(Op::Configure { cells, version: None });
-                self.measure.disturb(self.now + 3 * lease);
+                self.disturb(self.now + 3 * lease, Trouble::Other);
             }
+        }
+    }
+
+    fn disturb(&mut self, until: u64, trouble: Trouble) {
+        self.measure.disturb(until);
+        if let Some(tiers) = &mut self.tiers {
+            tiers.disturb(self.now, until, trouble);
         }
     }
 
@@ -501,7 +622,9 @@ impl<'a> Stage<'a> {
         let hand = &mut self.hands[worker];
         hand.life += 1;
         hand.there = true;
-        hand.load.arrived(now);
+        for lane in &mut hand.lanes {
+            lane.load.arrived(now);
+        }
         hand.admitted_at = now;
         self.worker_time += self.scenario.length - now;
         self.measure.interrupt(worker);
@@ -511,8 +634,10 @@ impl<'a> Stage<'a> {
     fn gone(&mut self, worker: usize) {
         let hand = &mut self.hands[worker];
         hand.there = false;
-        hand.queue.clear();
-        (hand.waiting, hand.told) = (0, 0);
+        for lane in &mut hand.lanes {
+            lane.queue.clear();
+            (lane.waiting, lane.told) = (0, 0);
+        }
         self.worker_time -= self.scenario.length - self.now;
         self.measure.interrupt(worker);
     }
@@ -532,7 +657,7 @@ impl<'a> Stage<'a> {
         }
         for worker in 0..self.hands.len() {
             let hand = &self.hands[worker];
-            if self.runs(worker) && hand.waiting > 0 && hand.admitted_at < since {
+            if self.runs(worker) && hand.waiting() > 0 && hand.admitted_at < since {
                 let what = format!("{} has got nothing since {} s", hand.name, hand.admitted_at / SECOND);
                 self.machine.note(Kind::Starved, what);
                 return;

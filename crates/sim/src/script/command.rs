@@ -2,7 +2,7 @@
 //! `api`, `api:tier` or `api@meter:tier`; where a limit may be left out, it is the first one.
 //!
 //! ```text
-//! limit LIMIT rate=100/s burst=20 [lease=10s] [empty]   adds or changes a limit, at once
+//! limit LIMIT rate=100/s burst=20 [lease=10s] [empty] [rank=1] [floor=0.4] [lend]   adds or changes a limit, at once
 //! configure [LIMIT [rate=[A->]B] [burst=[A->]B] [over=15s] [lease=..] [moved] | LIMIT remove] [version=RUN.N]
 //! worker W [drift=+1000ppm] [wall=+2s]               leases every limit that there is
 //! borrow W LIMIT                                     leases it for a higher tier
@@ -12,12 +12,12 @@
 //! drop W request|reply [seq=N]
 //! heartbeat W [as ask]                               ask, deliver the request, deliver the reply
 //! raw W seq=1 [as=W2] [nonce=1] [acting=[EPOCH.]SEQ share=1.0 cap=18] [held=..] [used=..] [returned=..] [debt=..]
-//!     [demand=100/s] [waiting=..] [largest=..] [limit=LIMIT] [borrowed] [report|revoke]
+//!     [demand=100/s] [waiting=..] [largest=..] [limit=LIMIT] [borrowed] [for=TIER] [report|revoke]
 //!                                                    a request made by hand, in the name of W, on its way
 //! spend W[,W..] N|all [limit=LIMIT] [pause=30s] [for=10s]   `for`: everything there is, every 10 ms
 //! give W N [limit=LIMIT]        refund W N charged=TIME [limit=LIMIT]        overdraw W N [limit=LIMIT]
 //! show W [limit=LIMIT]                               its bucket
-//! run 60s [W=WAITING ..] [delay=5ms]                 the fleet works by itself
+//! run 60s [W[:TIER]=WAITING ..] [delay=5ms]          the fleet works by itself
 //! pause W   suspend W [clock-stops]   resume W   crash W   restart W   fork W COPY   revoke W   evict W
 //! acquire ID [LIMIT] [cost=1] [lease=10s] [auto]     use ID      settle ID [LIMIT] used=1
 //! ledger down|up|tick|snapshot|reset [unnoticed]|forget|amnesia [first]|step [by=+1s]
@@ -36,6 +36,7 @@ use tollgate_core::ledger::Input;
 use tollgate_core::ledger::strict::{Acquire, Settle};
 use tollgate_core::limit::{CellConfig, CellKey, Initial, Version};
 use tollgate_core::policy::Policy;
+use tollgate_core::tier::Priority;
 use tollgate_core::units::Span;
 
 /// The lease of a limit that names none.
@@ -149,6 +150,7 @@ fn changed(
         burst: BurstCurve::constant(0),
         policy: Policy::TokenBucket,
         lease: LEASE_DEFAULT,
+        priority: Priority::default(),
         fresh: true,
         initial: Initial::Full,
         queue: None,
@@ -179,6 +181,10 @@ fn changed(
         config.policy = Policy::TokenBucket;
     }
     config.lease = args.get_or("lease", args::span, config.lease)?;
+    let rank = args.get_or("rank", args::number, config.priority.rank.into())?;
+    config.priority.rank = u32::try_from(rank).map_err(|_| "rank: too large")?;
+    config.priority.floor = args.get_or("floor", args::share, config.priority.floor)?;
+    config.priority.lends |= args.flag("lend");
     config.fresh = !args.flag("moved");
     if args.flag("empty") {
         config.initial = Initial::Empty;
@@ -265,7 +271,7 @@ fn run(world: &mut World, args: &mut Args) -> Lines {
     let delay = args.get_or("delay", args::span, Span::from_millis(5))?;
     let mut load = BTreeMap::new();
     for (name, waiting) in args.rest() {
-        world.worker(&name).map_err(told)?;
+        world.worker(name.split(':').next().unwrap_or_default()).map_err(told)?;
         load.insert(name, args::number(&waiting).ok_or("run: not a number")?);
     }
     let admitted = world.run(span, &load, delay);

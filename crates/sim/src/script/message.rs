@@ -102,6 +102,7 @@ pub(super) fn raw(world: &mut World, args: &mut Args) -> Lines {
     let cell = CellReport {
         key: limit_of(world, args)?,
         borrowed: args.flag("borrowed"),
+        for_tier: args.get("for", |text| Some(text.to_string()))?,
         acting: acting.map(|name| Acting { name, share, cap }),
         held: args.get_or("held", args::amount, Amount::ZERO)?,
         used: args.get_or("used", args::number, 0)?,

@@ -49,6 +49,9 @@ pub fn request(name: &str, request: &Request) -> String {
 
 fn report(cell: &CellReport, named: bool) -> String {
     let mut text = if named { format!("{} ", cell.key) } else { String::new() };
+    if let Some(tier) = &cell.for_tier {
+        text += &format!("for {tier} ");
+    }
     match cell.acting {
         Some(acting) => {
             let name = acting.name;
@@ -96,7 +99,10 @@ pub fn down(name: &str, down: &Down) -> String {
 fn reply(reply: &Reply) -> String {
     let named = reply.cells.len() > 1;
     let cells = reply.cells.iter().map(|cell| {
-        let name = if named { format!("{} ", cell.key) } else { String::new() };
+        let mut name = if named { format!("{} ", cell.key) } else { String::new() };
+        if named && cell.borrowed {
+            name += "borrowed ";
+        }
         let CellOutcome::Lease(terms) = &cell.outcome else { return format!("{name}no such limit") };
         let tokens = if terms.tokens.0 > 0 { format!(" tokens {}", terms.tokens) } else { String::new() };
         let due = terms.due.map(|due| format!("; again in {}", span(due))).unwrap_or_default();

@@ -232,7 +232,8 @@ impl World {
     }
 
     /// The fleet works by itself for `span`: every worker of `load` that runs keeps so many tokens waiting and admits
-    /// what it can every 10 ms; requests and answers take `delay` each way; the ledger gets its ticks.
+    /// what it can every 10 ms; requests and answers take `delay` each way; the ledger gets its ticks. `W:TIER` is the work of one
+    /// tier at worker `W`, which takes from its own cell and from those that it borrows from.
     pub fn run(&mut self, span: Span, load: &BTreeMap<String, u64>, delay: Span) -> BTreeMap<String, u64> {
         const STEP: u64 = 10_000;
         let end = self.now.saturating_add(span.0);
@@ -252,14 +253,24 @@ impl World {
                 // A worker that doesn't run misses it.
                 let _missed = self.deliver_down(&name, &down).is_err();
             }
-            for (name, waiting) in load {
-                let cells = match self.running(name) {
-                    Ok(worker) => worker.client.cells().iter().map(|cell| cell.key().clone()).collect(),
-                    Err(_) => Vec::new(),
+            for (who, waiting) in load {
+                let (name, tier) =
+                    who.split_once(':').map_or((who.as_str(), None), |(name, tier)| (name, Some(tier)));
+                let name = &name.to_string();
+                let lanes: Vec<usize> = match (self.running(name), tier) {
+                    (Ok(worker), None) => (0..worker.client.cells().len()).collect(),
+                    (Ok(worker), Some(tier)) => worker.own_of(tier).into_iter().collect(),
+                    (Err(_), _) => Vec::new(),
                 };
-                for (index, key) in cells.iter().enumerate() {
-                    let more = self.spend_all(name, key).unwrap_or(0);
-                    *admitted.entry(name.clone()).or_default() += more;
+                for index in lanes {
+                    let sources: Vec<usize> = match self.running(name) {
+                        Ok(worker) if tier.is_some() => worker.client.sources(index).collect(),
+                        _ => vec![index],
+                    };
+                    for source in sources {
+                        let more = self.spend_all_at(name, source).unwrap_or(0);
+                        *admitted.entry(who.clone()).or_default() += more;
+                    }
                     if let Ok(worker) = self.worker_mut(name) {
                         worker.wants[index].waiting = *waiting;
                         worker.wants[index].largest = 1;

@@ -375,7 +375,10 @@ impl World {
         }
         let at = worker.now(now);
         let delivered = match &down.answer {
-            Ok(reply) if worker.client.on_reply(at, reply) => Delivered::Applied,
+            Ok(reply) if worker.client.on_reply(at, reply) => {
+                worker.add_lenders();
+                Delivered::Applied
+            }
             Ok(_) => Delivered::Ignored,
             Err(_) if worker.last_seq != down.seq => Delivered::Ignored,
             Err(error) => match worker.client.on_refusal(at, *error) {

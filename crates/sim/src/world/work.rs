@@ -131,6 +131,23 @@ impl World {
         Ok(if self.spend(name, key, all, Span::ZERO)?.is_ok() { all } else { 0 })
     }
 
+    /// [`World::spend_all`] from the cell with this index.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn spend_all_at(&mut self, name: &str, index: usize) -> Result<u64, Failure> {
+        let now = self.now;
+        let worker = self.running(name)?;
+        let at = worker.now(now);
+        let cell = worker.client.cell_mut(index).ok_or(Failure::NoCell)?;
+        cell.refill(at);
+        let all = u64::try_from(cell.level().level()).unwrap_or(0);
+        if all == 0 {
+            return Ok(0);
+        }
+        Ok(if self.spend_at(name, index, all, Span::ZERO)?.is_ok() { all } else { 0 })
+    }
+
     /// Somebody without a lease asks the ledger for a strict permit, and hears the answer at once.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::clock::Clock;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use tollgate_core::bucket::{Level as _, Mark, Now, PlainLevel};
-use tollgate_core::client::{Client, Wants};
+use tollgate_core::client::{Client, ClientCell, Wants};
 use tollgate_core::limit::CellKey;
 use tollgate_core::units::WallTime;
 
@@ -79,6 +79,29 @@ impl Worker {
         let now = self.client.cells().get(cell).map_or(0, |cell| cell.level().generation());
         let unknown = Mark { generation: now, looks: 0 };
         self.charges.iter().rev().find(before).map_or(unknown, |(.., mark)| *mark)
+    }
+
+    /// Borrows from whom the ledger says that its tiers may.
+    pub fn add_lenders(&mut self) {
+        let mut missing: Vec<CellKey> = Vec::new();
+        for cell in self.client.cells() {
+            for lender in cell.lenders() {
+                let key = CellKey { tier: lender.tier.clone(), ..cell.key().clone() };
+                let known = |other: &ClientCell<PlainLevel>| other.is_borrowed() && *other.key() == key;
+                if !self.client.cells().iter().any(known) && !missing.contains(&key) {
+                    missing.push(key);
+                }
+            }
+        }
+        for key in missing {
+            self.client.add_cell(key, true, PlainLevel::default());
+            self.wants.push(Wants::default());
+        }
+    }
+
+    /// The index of the cell that a tier's work has for itself.
+    pub fn own_of(&self, tier: &str) -> Option<usize> {
+        self.client.cells().iter().position(|cell| !cell.is_borrowed() && cell.key().tier == tier)
     }
 
     /// The index of a cell.

@@ -41,7 +41,21 @@ fn report() -> impl Strategy<Value = CellReport> {
     (any::<bool>(), acting(), figures).prop_map(|(borrowed, acting, figures)| {
         let (held, used, returned, debt, out, demand, waiting, largest) = figures;
         let key = CellKey::of("api");
-        CellReport { key, borrowed, acting, held, used, returned, debt, out, demand, waiting, largest }
+        let for_tier = Some("high".to_owned()).filter(|_| largest % 2 == 0);
+        CellReport {
+            key,
+            borrowed,
+            for_tier,
+            acting,
+            held,
+            used,
+            returned,
+            debt,
+            out,
+            demand,
+            waiting,
+            largest,
+        }
     })
 }
 

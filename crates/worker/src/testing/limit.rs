@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_core::curve::Rate;
 use tollgate_core::limit::{CellConfig, CellKey};
 use tollgate_core::policy::Policy;
-use tollgate_core::units::Span;
+use tollgate_core::units::{Share, Span};
 use tollgate_workflows::wire::config::LimitJson;
 
 /// A limit of a [`TestGroup`](super::TestGroup). What isn't stated is as `tollgate limit set` makes it.
@@ -94,6 +94,29 @@ impl TestLimit {
     #[must_use]
     pub fn queue(mut self, waiting: u64) -> TestLimit {
         self.config.queue = Some(waiting);
+        self
+    }
+
+    /// Makes it one of several tiers of its limit, with a rate and a burst of its own; `rank` is its place, 0 the highest. It keeps
+    /// all that it wants, and higher tiers borrow what it leaves.
+    #[must_use]
+    pub fn tier(mut self, tier: &str, rank: u32) -> TestLimit {
+        self.config.key.tier = tier.to_owned();
+        self.config.priority.rank = rank;
+        self
+    }
+
+    /// Higher tiers come before its own work, whatever that wants: it is filled from the top.
+    #[must_use]
+    pub fn gives_way(mut self) -> TestLimit {
+        self.config.priority.floor = Share::ZERO;
+        self
+    }
+
+    /// Lower tiers may use what it leaves idle.
+    #[must_use]
+    pub fn lends(mut self) -> TestLimit {
+        self.config.priority.lends = true;
         self
     }
 

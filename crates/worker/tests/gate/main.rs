@@ -21,5 +21,6 @@ mod settling;
 mod several;
 mod sharing;
 mod strict;
+mod tiers;
 mod waiting;
 mod world;
