@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
+use tollgate_core::limit::CellKey;
 use tollgate_core::units::{BootTime, Span};
 
 /// A question for a permit: await it.

@@ -37,7 +37,7 @@ pub struct Limit {
 impl Limit {
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.cell.limit
+        &self.cell.key.limit
     }
 
     /// What is counted: `requests` unless it is another of the limit's meters.

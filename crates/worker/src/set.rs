@@ -193,7 +193,7 @@ impl Set {
     }
 
     /// The same for whoever's turn it is: see [`Set::take`].
-    pub(crate) fn get(self: &Arc<Set>, costs: &Costs) -> Result<Permit, Option<Partial>> {
+    pub(crate) fn get(self: &Arc<Set>, costs: &Costs) -> Result<Permit, Option<Box<Partial>>> {
         let partial = match self.take(costs) {
             Ok(taken) => return Ok(Permit::of_several(local::set_handle(self), taken)),
             Err(partial) => partial,
@@ -204,7 +204,10 @@ impl Set {
         let Some((set, other)) = self.with_lenders(costs) else { return Err(None) };
         match set.take(&other) {
             Ok(taken) => Ok(self.borrowed(set, taken)),
-            Err(partial) => Err(partial.map(|partial| Partial { of: Some(Arc::new(set)), ..partial })),
+            Err(partial) => Err(partial.map(|mut partial| {
+                partial.of = Some(Arc::new(set));
+                partial
+            })),
         }
     }
 
@@ -235,7 +238,7 @@ impl Set {
         match self.take_all(core, costs, |level, cost| level.take_quickly(thread, cost)) {
             Ok(taken) => Some(taken),
             Err(partial) => {
-                self.put_back(partial, &mut core.client());
+                self.put_back(*partial, &mut core.client());
                 None
             }
         }
@@ -243,7 +246,7 @@ impl Set {
 
     /// Takes all or nothing, minting what is due if nobody else is at it. The caller holds the queues' locks: what it gets back it
     /// hands to [`Set::put_back`] when it has let them go.
-    pub(crate) fn take(&self, costs: &Costs) -> Result<Taken, Option<Partial>> {
+    pub(crate) fn take(&self, costs: &Costs) -> Result<Taken, Option<Box<Partial>>> {
         let Some(core) = self.core().filter(|core| core.home.is_here()) else { return Err(None) };
         let mut client = core.try_client();
         if let Some(client) = &mut client {
@@ -267,7 +270,7 @@ impl Set {
         };
         self.take_all(core, costs, take).map_err(|partial| match client {
             Some(mut client) => {
-                self.put_back(partial, &mut client);
+                self.put_back(*partial, &mut client);
                 None
             }
             None => Some(partial),
@@ -281,7 +284,7 @@ impl Set {
         core: &Core,
         costs: &Costs,
         take: impl Fn(&AtomicLevel, u64) -> bool,
-    ) -> Result<Taken, Partial> {
+    ) -> Result<Taken, Box<Partial>> {
         let mut parts = [Part::default(); METERS_MAX];
         let mut expiries = [BootTime(u64::MAX); METERS_MAX];
         let cells = self.cells.iter().zip(costs).zip(parts.iter_mut().zip(&mut expiries));
@@ -301,7 +304,7 @@ impl Set {
             return Ok(Taken { at, valid_until, parts });
         }
         let bit = |(index, expiry): (usize, &BootTime)| u32::from(*expiry <= at) << index;
-        Err(Partial { parts, of: None, ended: expiries.iter().enumerate().map(bit).sum() })
+        Err(Box::new(Partial { parts, of: None, ended: expiries.iter().enumerate().map(bit).sum() }))
     }
 
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.

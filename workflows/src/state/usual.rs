@@ -133,5 +133,6 @@ pub(super) fn answer(cell: &Cell, pending: Lease, at: LedgerTime) -> LeaseTerms 
         scarce: false,
         confirm: false,
         due: None,
+        queue: cell.config.queue,
     }
 }

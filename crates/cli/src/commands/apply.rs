@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tollgate_core::limit::CellKey;
 use tollgate_core::units::LedgerTime;
 use tollgate_workflows::config::book::Book;
-use tollgate_workflows::config::view::ConfigJson;
-use tollgate_workflows::wire::config::{AppliedJson, ApplyJson, LimitJson, MeterJson};
+use tollgate_workflows::config::view::{ConfigJson, ConfiguredLimitJson};
+use tollgate_workflows::wire::config::{
+    AppliedJson, ApplyJson, LimitJson, LimitPolicyJson, MeterJson, PolicyJson,
+};
 
 /// Puts what files say in force: all of it in one version, or nothing.
 ///
@@ -126,8 +128,14 @@ async fn change(
     apply.set = wanted.limits.iter().map(|(_, limit)| limit.clone()).collect();
     // Somebody else's edit since is noticed, and not undone.
     apply.if_version.get_or_insert(config.version.clone());
+    for limit in &mut apply.set {
+        if config.limits.iter().any(|other| has_calendar_of(other, limit)) {
+            // What it has is newer than what would be computed here, or the same.
+            limit.policy = None;
+        }
+    }
     let stated: BTreeSet<CellKey> = apply.set.iter().map(LimitJson::key).collect();
-    let key = |limit: &tollgate_workflows::config::view::ConfiguredLimitJson| CellKey {
+    let key = |limit: &ConfiguredLimitJson| CellKey {
         limit: limit.limit.clone(),
         meter: limit.meter.clone(),
         tier: limit.tier.clone(),
@@ -153,6 +161,19 @@ async fn change(
         }
     }
     Ok((apply, Vec::new()))
+}
+
+/// Whether a limit as it is configured follows the calendar that it is to follow.
+fn has_calendar_of(configured: &ConfiguredLimitJson, limit: &LimitJson) -> bool {
+    let is_it =
+        configured.limit == limit.name && configured.meter == limit.meter && configured.tier == limit.tier;
+    match (&configured.policy, &limit.policy) {
+        (
+            PolicyJson::FixedWindow { calendar: Some(has), .. },
+            Some(LimitPolicyJson::FixedWindow { window, time_zone, .. }),
+        ) => is_it && has.time_zone == *time_zone && window.is_none_or(|window| window == has.window),
+        _ => false,
+    }
 }
 
 fn note_kept(kept: &[CellKey]) {

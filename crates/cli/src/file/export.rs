@@ -1,38 +1,45 @@
 //! The configuration as a file.
 
-use super::limits::POLICIES;
+use super::limits::{POLICIES, Policy};
 use super::tree::Language;
 use crate::quantity::{rate_text, span_text};
 use serde_json::{Map, Value};
 use tollgate_core::limit::{CellKey, check_rate};
 use tollgate_core::units::Span;
 use tollgate_workflows::config::view::ConfiguredLimitJson;
-use tollgate_workflows::wire::config::{ExactRateJson, LimitPolicyJson, PolicyJson, RateJson};
+use tollgate_workflows::wire::config::{ExactRateJson, InitialJson, PolicyJson, RateJson};
 
 /// The file that says what is configured, and what it can't say.
 pub fn export(configured: &[ConfiguredLimitJson], language: Language) -> (String, Vec<String>) {
     let mut notes = Vec::new();
-    let mut limits: Map<String, Value> = Map::new();
+    let mut limits = Value::Object(Map::new());
     for limit in configured {
         let key =
             CellKey { limit: limit.limit.clone(), meter: limit.meter.clone(), tier: limit.tier.clone() };
-        if limit.tier != CellKey::TIER {
-            notes.push(format!("{key}: left out, a file can't state tiers"));
+        let Some(mut fields) = fields(limit, &mut |note| notes.push(format!("{key}: {note}"))) else {
             continue;
+        };
+        // Tables are made where there are none.
+        let mut place = &mut limits[limit.limit.as_str()];
+        if limit.meter != CellKey::METER {
+            place = &mut place["meters"][limit.meter.as_str()];
         }
-        let Some(fields) = fields(limit, &mut |note| notes.push(format!("{key}: {note}"))) else { continue };
-        let entry = limits.entry(limit.limit.clone()).or_insert_with(|| Value::Object(Map::new()));
-        let Value::Object(entry) = entry else { continue };
-        if limit.meter == CellKey::METER {
-            entry.extend(fields);
-        } else {
-            let meters = entry.entry("meters").or_insert_with(|| Value::Object(Map::new()));
-            if let Value::Object(meters) = meters {
-                meters.insert(limit.meter.clone(), Value::Object(fields));
+        let is_tiered = |other: &&ConfiguredLimitJson| {
+            other.limit == limit.limit && other.meter == limit.meter && other.tier != limit.tier
+        };
+        if limit.tier != CellKey::TIER || configured.iter().any(|other| is_tiered(&other)) {
+            fields.insert("rank".to_owned(), limit.rank.into());
+            fields.insert("lend".to_owned(), limit.lends.into());
+            if let Some(floor) = &limit.floor {
+                fields.insert("floor".to_owned(), floor.as_str().into());
             }
+            place = &mut place["tiers"][limit.tier.as_str()];
+        }
+        for (name, value) in fields {
+            place[name] = value;
         }
     }
-    let file = Value::Object(Map::from_iter([("limits".to_owned(), Value::Object(limits))]));
+    let file = Value::Object(Map::from_iter([("limits".to_owned(), limits)]));
     let text = match language {
         // Strings and tables of strings: nothing that either couldn't write.
         Language::Toml => toml::to_string(&file).unwrap_or_default(),
@@ -60,8 +67,13 @@ fn fields(limit: &ConfiguredLimitJson, note: &mut dyn FnMut(String)) -> Option<M
             put("burst", limit.burst.into());
             None
         }
-        PolicyJson::SlidingWindow { .. } => Some(LimitPolicyJson::SlidingWindow),
-        PolicyJson::FixedWindow { .. } => {
+        PolicyJson::SlidingWindow { .. } => Some(Policy::SlidingWindow),
+        PolicyJson::FixedWindow { calendar: Some(calendar), .. } => {
+            put("window", calendar.window.as_str().into());
+            put("time_zone", calendar.time_zone.as_str().into());
+            Some(Policy::FixedWindow)
+        }
+        PolicyJson::FixedWindow { calendar: None, .. } => {
             note("left out, a file can't state boundaries".to_owned());
             return None;
         }
@@ -77,6 +89,12 @@ fn fields(limit: &ConfiguredLimitJson, note: &mut dyn FnMut(String)) -> Option<M
         put("rate", rate_text(rate).into());
     }
     put("lease", span_text(limit.lease_ms).into());
+    if limit.initial == InitialJson::Empty {
+        put("initial", "empty".into());
+    }
+    if let Some(queue) = limit.queue {
+        put("queue", queue.into());
+    }
     Some(fields)
 }
 
@@ -120,11 +138,13 @@ mod tests {
     use tollgate_workflows::config::book::Book;
     use tollgate_workflows::wire::config::ApplyJson;
 
+    const NOW: LedgerTime = LedgerTime(1_796_043_897_000_000);
+
     fn applied(book: &mut Book, text: &str) -> Vec<String> {
-        let file = decode(&read(Language::Toml, text).unwrap());
+        let file = decode(&read(Language::Toml, text).unwrap(), NOW);
         assert!(file.problems.is_empty(), "{:?}", file.problems);
         let set = file.limits.into_iter().map(|stated| stated.limit).collect();
-        book.apply(LedgerTime(1), &ApplyJson { set, ..ApplyJson::default() }).unwrap().changes
+        book.apply(NOW, &ApplyJson { set, ..ApplyJson::default() }).unwrap().changes
     }
 
     #[test]
@@ -141,18 +161,25 @@ mod tests {
             policy = \"sliding-window\"
             [limits.closed]
             rate = 0
+            queue = 5
+            [limits.tiered.tiers.z]
+            rate = \"6/s\"
+            [limits.tiered.tiers.a]
+            rate = \"4/s\"
+            floor = \"1/s\"
+            lend = true
         ";
-        let mut book = Book::new(LedgerTime(1));
-        assert_eq!(applied(&mut book, text).len(), 5);
-        let now = LedgerTime(1);
+        let mut book = Book::new(NOW);
+        assert_eq!(applied(&mut book, text).len(), 7);
+        let now = NOW;
         let configured: Vec<_> = book.cells.values().map(|cell| ConfiguredLimitJson::of(cell, now)).collect();
         for language in [Language::Toml, Language::Yaml, Language::Json] {
             let (text, notes) = export(&configured, language);
             assert!(notes.is_empty(), "{notes:?}");
-            let file = decode(&read(language, &text).unwrap());
+            let file = decode(&read(language, &text).unwrap(), NOW);
             assert!(file.problems.is_empty(), "{language:?} {:?}\n{text}", file.problems);
             let set = file.limits.into_iter().map(|stated| stated.limit).collect();
-            let again = book.apply(LedgerTime(2), &ApplyJson { set, ..ApplyJson::default() }).unwrap();
+            let again = book.apply(NOW, &ApplyJson { set, ..ApplyJson::default() }).unwrap();
             assert_eq!(again.changes, Vec::<String>::new(), "{language:?}\n{text}");
         }
     }

@@ -2,22 +2,38 @@
 
 use super::tree::{Entry, Node, Place, Value};
 use crate::quantity;
+use tollgate_activities::calendar;
 use tollgate_core::limit::{CellKey, check_label, check_name};
-use tollgate_core::units::Span;
-use tollgate_workflows::wire::config::{LimitJson, LimitPolicyJson, RateJson};
+use tollgate_core::units::{LedgerTime, Span};
+use tollgate_workflows::wire::config::{InitialJson, LimitJson, LimitPolicyJson, RateJson, WindowJson};
 
 /// What a file may have.
 pub const FILE_FIELDS: &[&str] = &["$schema", "limits", "ramp"];
 /// What a limit may have beyond what a meter may have.
 pub const LIMIT_FIELDS: &[&str] = &["meters"];
-/// What a meter may have.
-pub const METER_FIELDS: &[&str] = &["rate", "burst", "lease", "policy", "concurrency", "drain"];
+/// What a meter may have beyond what a tier of it may have.
+pub const METER_FIELDS: &[&str] = &["tiers"];
+/// What a tier, and a meter that has one, may have.
+pub const CELL_FIELDS: &[&str] =
+    &["rate", "burst", "lease", "policy", "concurrency", "drain", "initial", "queue", "window", "time_zone"];
+/// What a tier may have beyond that.
+pub const TIER_FIELDS: &[&str] = &["rank", "floor", "lend"];
 /// The policies, by their names on the command line. `concurrency` has one of its own.
-pub const POLICIES: &[(&str, LimitPolicyJson)] = &[
-    ("token-bucket", LimitPolicyJson::TokenBucket),
-    ("leaky-bucket", LimitPolicyJson::LeakyBucket),
-    ("sliding-window", LimitPolicyJson::SlidingWindow),
+pub const POLICIES: &[(&str, Policy)] = &[
+    ("token-bucket", Policy::TokenBucket),
+    ("leaky-bucket", Policy::LeakyBucket),
+    ("sliding-window", Policy::SlidingWindow),
+    ("fixed-window", Policy::FixedWindow),
 ];
+/// The windows of the calendar.
+const WINDOWS: &[(&str, WindowJson)] = &[
+    ("hour", WindowJson::Hour),
+    ("day", WindowJson::Day),
+    ("week", WindowJson::Week),
+    ("month", WindowJson::Month),
+];
+/// What there is at the beginning.
+const INITIALS: &[(&str, InitialJson)] = &[("full", InitialJson::Full), ("empty", InitialJson::Empty)];
 /// Names that differ in more than this, of one, are no slips of the pen.
 const ALIKE: f64 = 0.75;
 
@@ -39,11 +55,25 @@ pub struct File {
     pub ramp: Option<(Place, u64)>,
     /// All that is wrong.
     pub problems: Vec<(Place, String)>,
+    now: LedgerTime,
 }
 
-/// Reads a file's tree. Nothing of it counts while there are problems.
-pub fn decode(tree: &Node) -> File {
-    let mut file = File::default();
+/// How a meter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// A burst, then the rate.
+    TokenBucket,
+    /// Evenly spaced.
+    LeakyBucket,
+    /// So many in any window.
+    SlidingWindow,
+    /// So many in each window of the calendar.
+    FixedWindow,
+}
+
+/// Reads a file's tree. Nothing of it counts while there are problems. Windows of the calendar begin with the one at `now`.
+pub fn decode(tree: &Node, now: LedgerTime) -> File {
+    let mut file = File { now, ..File::default() };
     let Some(entries) = file.table("the file", tree, &[FILE_FIELDS]) else { return file };
     for entry in entries {
         match entry.name.as_str() {
@@ -66,15 +96,39 @@ pub fn decode(tree: &Node) -> File {
     file
 }
 
-/// What a meter's fields say, before they are put together.
-#[derive(Clone, Copy, Default)]
+/// What the fields of a meter or tier say, before they are put together.
+#[derive(Clone, Default)]
 struct Fields {
     rate: Option<RateJson>,
     burst: Option<u64>,
     lease: Option<Span>,
-    policy: Option<LimitPolicyJson>,
+    policy: Option<Policy>,
     concurrency: Option<u64>,
     drain: Option<Span>,
+    initial: Option<InitialJson>,
+    queue: Option<u64>,
+    window: Option<WindowJson>,
+    time_zone: Option<String>,
+    rank: Option<u32>,
+    floor: Option<RateJson>,
+    lend: Option<bool>,
+    tiers: Vec<(Place, String, Fields)>,
+}
+
+impl Fields {
+    /// What is said here, and for what isn't, what is said of all.
+    fn or(self, all: &Fields) -> Fields {
+        Fields {
+            lease: self.lease.or(all.lease),
+            policy: self.policy.or(all.policy),
+            drain: self.drain.or(all.drain),
+            initial: self.initial.or(all.initial),
+            queue: self.queue.or(all.queue),
+            window: self.window.or(all.window),
+            time_zone: self.time_zone.or_else(|| all.time_zone.clone()),
+            ..self
+        }
+    }
 }
 
 impl File {
@@ -114,7 +168,7 @@ impl File {
             return self.problem(entry.place, error.to_string());
         }
         let what = format!("limit {name:?}");
-        let Some(entries) = self.table(&what, &entry.node, &[METER_FIELDS, LIMIT_FIELDS]) else {
+        let Some(entries) = self.table(&what, &entry.node, &[CELL_FIELDS, METER_FIELDS, LIMIT_FIELDS]) else {
             if entry.node.value == Value::Nothing {
                 self.problem(entry.place, format!("{what} has neither rate, concurrency nor meters"));
             }
@@ -132,7 +186,7 @@ impl File {
                 if let Err(error) = check_label("meter", &meter.name) {
                     self.problem(meter.place, error.to_string());
                 } else if let Some(entries) =
-                    self.table(&format!("meter {:?}", meter.name), &meter.node, &[METER_FIELDS])
+                    self.table(&format!("meter {:?}", meter.name), &meter.node, &[CELL_FIELDS, METER_FIELDS])
                 {
                     let fields = self.fields(entries);
                     meters.push((meter.place, meter.name.clone(), fields));
@@ -151,12 +205,14 @@ impl File {
                 ),
             );
         }
-        if own.rate.is_some() {
-            meters.insert(0, (entry.place, CellKey::METER.to_owned(), own));
+        if own.rate.is_some() || !own.tiers.is_empty() {
+            meters.insert(0, (entry.place, CellKey::METER.to_owned(), own.clone()));
         } else {
             let alone = [
                 ("burst", "rate", own.burst.is_some()),
                 ("policy", "rate", own.policy.is_some()),
+                ("window", "rate", own.window.is_some()),
+                ("time_zone", "rate", own.time_zone.is_some()),
                 ("drain", "concurrency", own.drain.is_some()),
             ];
             for (field, of, _) in alone.into_iter().filter(|(_, _, is_given)| *is_given) {
@@ -177,11 +233,21 @@ impl File {
         self.problems.append(&mut twice);
         for (place, meter, fields) in meters {
             let fields = Fields { lease: fields.lease.or(own.lease), ..fields };
-            match complete(name, &meter, fields) {
-                Ok(limit) => self.limits.push(Stated { place, limit }),
-                // What is missing may be among what couldn't be read.
-                Err(_) if self.problems.len() > before => {}
-                Err(why) => self.problem(place, format!("{what}, meter {meter:?}: {why}")),
+            for (place, tier, fields) in tiers_of(place, fields) {
+                let what = if tier.is_some() {
+                    format!("{what}, tier {:?}", tier.as_ref().map_or("", |(name, ..)| name))
+                } else {
+                    what.clone()
+                };
+                match complete(name, &meter, fields, self.now) {
+                    Ok(limit) => {
+                        let limit = tier.map_or(limit.clone(), |tier| of_tier(limit, tier));
+                        self.limits.push(Stated { place, limit });
+                    }
+                    // What is missing may be among what couldn't be read.
+                    Err(_) if self.problems.len() > before => {}
+                    Err(why) => self.problem(place, format!("{what}, meter {meter:?}: {why}")),
+                }
             }
         }
     }
@@ -195,11 +261,49 @@ impl File {
                 "concurrency" => fields.concurrency = self.whole("concurrency", node),
                 "lease" => fields.lease = self.duration("lease", node, quantity::lease),
                 "drain" => fields.drain = self.duration("drain", node, quantity::ramp),
-                "policy" => fields.policy = self.policy(node),
+                "policy" => fields.policy = self.choice("policy", node, POLICIES),
+                "initial" => fields.initial = self.choice("initial", node, INITIALS),
+                "window" => fields.window = self.choice("window", node, WINDOWS),
+                "queue" => fields.queue = self.read("queue", node, quantity::queue),
+                "time_zone" => match &node.value {
+                    Value::Text(zone) => fields.time_zone = Some(zone.clone()),
+                    _ => self.wrong("time_zone", node, "the IANA name of a time zone: Europe/Berlin"),
+                },
+                "rank" => {
+                    let rank = self.whole("rank", node).map(u32::try_from);
+                    fields.rank = rank.and_then(Result::ok);
+                }
+                "floor" => fields.floor = self.rate(node),
+                "lend" => match node.value {
+                    Value::Bool(lend) => fields.lend = Some(lend),
+                    _ => self.wrong("lend", node, "true, false"),
+                },
+                "tiers" => fields.tiers = self.tiers(node),
                 _ => {}
             }
         }
         fields
+    }
+
+    fn tiers(&mut self, node: &Node) -> Vec<(Place, String, Fields)> {
+        let mut tiers = Vec::new();
+        let Value::Table(entries) = &node.value else {
+            self.wrong("tiers", node, "a table of tiers by their names");
+            return tiers;
+        };
+        for (index, tier) in entries.iter().enumerate() {
+            if let Err(error) = check_label("tier", &tier.name) {
+                self.problem(tier.place, error.to_string());
+            } else if let Some(entries) =
+                self.table(&format!("tier {:?}", tier.name), &tier.node, &[CELL_FIELDS, TIER_FIELDS])
+            {
+                let mut fields = self.fields(entries);
+                // The highest comes first.
+                fields.rank = fields.rank.or(u32::try_from(index).ok());
+                tiers.push((tier.place, tier.name.clone(), fields));
+            }
+        }
+        tiers
     }
 
     fn rate(&mut self, node: &Node) -> Option<RateJson> {
@@ -212,12 +316,15 @@ impl File {
     }
 
     fn whole(&mut self, field: &str, node: &Node) -> Option<u64> {
+        self.read(field, node, quantity::burst)
+    }
+
+    fn read(&mut self, field: &str, node: &Node, read: impl Fn(&str) -> Result<u64, String>) -> Option<u64> {
         let number = match &node.value {
             Value::Whole(number) => number.to_string(),
             other => other.shown(),
         };
-        let read = quantity::burst(&number);
-        read.map_err(|why| self.problem(node.place, format!("{field} is {number}, {why}"))).ok()
+        read(&number).map_err(|why| self.problem(node.place, format!("{field} is {number}, {why}"))).ok()
     }
 
     fn duration(
@@ -233,46 +340,100 @@ impl File {
         read(&text).map_err(|why| self.problem(node.place, format!("{field} is {text:?}, {why}"))).ok()
     }
 
-    fn policy(&mut self, node: &Node) -> Option<LimitPolicyJson> {
-        let known = |text: &String| POLICIES.iter().find(|(name, _)| name == text).map(|(_, policy)| *policy);
+    /// One of several words.
+    fn choice<T: Copy>(&mut self, field: &str, node: &Node, words: &[(&str, T)]) -> Option<T> {
         let found = match &node.value {
-            Value::Text(text) => known(text),
+            Value::Text(text) => words.iter().find(|(word, _)| word == text).map(|(_, meant)| *meant),
             _ => None,
         };
         if found.is_none() {
-            let names: Vec<&str> = POLICIES.iter().map(|(name, _)| *name).collect();
-            self.wrong("policy", node, &names.join(", "));
+            let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.wrong(field, node, &allowed.join(", "));
         }
         found
     }
 }
 
+/// A tier's name, and what is said of it and of all of them together.
+type TierOf = (String, Fields, Option<RateJson>, Option<u64>);
+
+/// The meter itself, or each of its tiers.
+fn tiers_of(place: Place, mut fields: Fields) -> Vec<(Place, Option<TierOf>, Fields)> {
+    let tiers = std::mem::take(&mut fields.tiers);
+    if tiers.is_empty() {
+        return vec![(place, None, fields)];
+    }
+    let total_burst = fields.burst.or(fields.concurrency);
+    let each = tiers.into_iter().map(|(place, name, tier)| {
+        let tier = tier.or(&fields);
+        (place, Some((name, tier.clone(), fields.rate, total_burst)), tier)
+    });
+    each.collect()
+}
+
+fn of_tier(limit: LimitJson, (tier, fields, total_rate, total_burst): TierOf) -> LimitJson {
+    LimitJson {
+        tier,
+        rank: fields.rank,
+        floor: fields.floor,
+        lend: Some(fields.lend.unwrap_or(false)),
+        total_rate,
+        total_burst,
+        ..limit
+    }
+}
+
 /// A meter with everything that isn't said at its default: leaving something out of a file puts it back.
-fn complete(name: &str, meter: &str, fields: Fields) -> Result<LimitJson, &'static str> {
+fn complete(name: &str, meter: &str, fields: Fields, now: LedgerTime) -> Result<LimitJson, String> {
     let mut limit = LimitJson { meter: meter.to_owned(), ..LimitJson::named(name) };
     limit.lease_ms = fields.lease.map(Span::millis);
+    limit.initial = fields.initial;
+    limit.queue = fields.queue;
     if let Some(concurrency) = fields.concurrency {
         if fields.rate.is_some() || fields.burst.is_some() || fields.policy.is_some() {
-            return Err("concurrency is given, allowed: no rate, burst or policy beside it");
+            return Err("concurrency is given, allowed: no rate, burst or policy beside it".to_owned());
         }
         let drain_ms = fields.drain.unwrap_or(Span::ZERO).millis();
         limit.policy = Some(LimitPolicyJson::InFlight { drain_ms });
         limit.burst = Some(concurrency);
     } else {
         if fields.drain.is_some() {
-            return Err("drain is given without concurrency");
+            return Err("drain is given without concurrency".to_owned());
         }
         let rate = fields.rate.ok_or("rate is missing")?;
-        let policy = fields.policy.unwrap_or(LimitPolicyJson::TokenBucket);
         limit.rate = Some(rate);
         limit.burst = fields.burst;
-        if policy == LimitPolicyJson::TokenBucket {
-            limit.burst = Some(limit.burst_or_default(rate));
-        }
-        limit.policy = Some(policy);
+        limit.policy = Some(match fields.policy.unwrap_or(Policy::TokenBucket) {
+            Policy::TokenBucket => {
+                limit.burst = Some(limit.burst_or_default(rate));
+                LimitPolicyJson::TokenBucket
+            }
+            Policy::LeakyBucket => LimitPolicyJson::LeakyBucket,
+            Policy::SlidingWindow => LimitPolicyJson::SlidingWindow,
+            Policy::FixedWindow => fixed_window(rate, &fields, now)?,
+        });
+    }
+    if !matches!(limit.policy, Some(LimitPolicyJson::FixedWindow { .. }))
+        && (fields.window.is_some() || fields.time_zone.is_some())
+    {
+        return Err("window and time_zone are only for policy fixed-window".to_owned());
     }
     limit.lease_ms = Some(limit.lease_or_default().millis());
     Ok(limit)
+}
+
+fn fixed_window(rate: RateJson, fields: &Fields, now: LedgerTime) -> Result<LimitPolicyJson, String> {
+    let window = fields.window.or(WindowJson::of_period(rate.period_ms));
+    let time_zone = fields.time_zone.as_deref().unwrap_or("UTC");
+    let unit = window.unwrap_or(WindowJson::Day).unit();
+    let (boundaries, calendar) =
+        calendar::boundaries(unit, time_zone, now).map_err(|error| error.to_string())?;
+    Ok(LimitPolicyJson::FixedWindow {
+        window,
+        time_zone: calendar.time_zone,
+        boundaries_us: boundaries.iter().map(|boundary| boundary.0).collect(),
+        tz_version: calendar.tz_version,
+    })
 }
 
 #[cfg(test)]
@@ -281,7 +442,7 @@ mod tests {
     use super::*;
 
     fn file(text: &str) -> File {
-        decode(&read(Language::Toml, text).unwrap())
+        decode(&read(Language::Toml, text).unwrap(), LedgerTime(1_796_043_897_000_000))
     }
 
     #[test]
@@ -319,7 +480,55 @@ mod tests {
         ];
         assert_eq!(seen, wanted);
         let in_flight = Some(LimitPolicyJson::InFlight { drain_ms: 5_000 });
-        assert_eq!(file.limits.get(1).map(|stated| stated.limit.policy), Some(in_flight));
+        assert_eq!(file.limits.get(1).map(|stated| stated.limit.policy.clone()), Some(in_flight));
+    }
+
+    #[test]
+    fn tiers_stand_in_the_order_of_the_file_and_have_what_is_said_of_all() {
+        let text = "
+            [limits.batch]
+            rate = \"1000/min\"
+            lease = \"8s\"
+            [limits.batch.tiers.urgent]
+            rate = \"600/min\"
+            burst = 20
+            [limits.batch.tiers.background]
+            rate = \"400/min\"
+            floor = \"100/min\"
+            lease = \"5s\"
+            lend = true
+            [limits.gemini]
+            rate = \"1000/day\"
+            policy = \"fixed-window\"
+            time_zone = \"America/Los_Angeles\"
+            queue = 50
+            initial = \"empty\"
+            [limits.wrong]
+            rate = \"1000/day\"
+            policy = \"fixed-window\"
+            time_zone = \"Nowhere\"
+        ";
+        let file = file(text);
+        let problems: Vec<&str> = file.problems.iter().map(|(_, why)| why.as_str()).collect();
+        assert!(problems.len() == 1 && problems[0].contains("\"Nowhere\""), "{problems:?}");
+        let per_minute = |count| Some(RateJson { count, period_ms: 60_000 });
+        let [urgent, background, gemini] = &file.limits[..] else { panic!("{:?}", file.limits) };
+        let (urgent, background, gemini) = (&urgent.limit, &background.limit, &gemini.limit);
+        assert_eq!(
+            (urgent.tier.as_str(), urgent.rank, urgent.burst, urgent.lease_ms),
+            ("urgent", Some(0), Some(20), Some(8_000))
+        );
+        assert_eq!((urgent.floor, urgent.lend, urgent.total_rate), (None, Some(false), per_minute(1_000)));
+        assert_eq!(
+            (background.rank, background.floor, background.lend),
+            (Some(1), per_minute(100), Some(true))
+        );
+        assert_eq!((background.burst, background.lease_ms), (Some(400), Some(5_000)));
+        assert_eq!((gemini.queue, gemini.initial, gemini.burst), (Some(50), Some(InitialJson::Empty), None));
+        let Some(LimitPolicyJson::FixedWindow { window, boundaries_us, .. }) = &gemini.policy else {
+            panic!("{gemini:?}")
+        };
+        assert_eq!((*window, boundaries_us[0]), (Some(WindowJson::Day), 1_796_025_600_000_000));
     }
 
     #[test]
@@ -361,7 +570,7 @@ rate = \"5/s\"
             "limit \"b\": burst is given without rate",
             "10:9 burst is -1, ",
             "11:9 lease is \"8\", allowed: ",
-            "12:10 policy is \"fifo\", allowed: token-bucket, leaky-bucket, sliding-window",
+            "12:10 policy is \"fifo\", allowed: token-bucket, leaky-bucket, sliding-window, fixed-window",
             "drain is given without concurrency",
             "limit \"e\": meter \"in_flight\" is given twice",
             "limit \"f\" has neither rate, concurrency nor meters",
@@ -386,9 +595,10 @@ rate = \"5/s\"
             names
         };
         assert_eq!(fields("/properties"), sorted(&[FILE_FIELDS]));
-        assert_eq!(fields("/$defs/limit/properties"), sorted(&[METER_FIELDS, LIMIT_FIELDS]));
-        assert_eq!(fields("/$defs/meter/properties"), sorted(&[METER_FIELDS]));
-        let policies = schema.pointer("/$defs/meter/properties/policy/enum").unwrap();
+        assert_eq!(fields("/$defs/limit/properties"), sorted(&[CELL_FIELDS, METER_FIELDS, LIMIT_FIELDS]));
+        assert_eq!(fields("/$defs/meter/properties"), sorted(&[CELL_FIELDS, METER_FIELDS]));
+        assert_eq!(fields("/$defs/tier/properties"), sorted(&[CELL_FIELDS, TIER_FIELDS]));
+        let policies = schema.pointer("/$defs/cell/properties/policy/enum").unwrap();
         let names: Vec<&str> = POLICIES.iter().map(|(name, _)| *name).collect();
         assert_eq!(policies, &serde_json::json!(names));
     }

@@ -8,10 +8,12 @@ pub mod limits;
 pub mod tree;
 
 use crate::failure::Failure;
+use crate::moment;
 use limits::Stated;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use tollgate_core::units::LedgerTime;
 use tollgate_workflows::wire::config::LimitJson;
 use tree::Language;
 
@@ -50,7 +52,7 @@ pub fn read(paths: &[PathBuf], language: Option<Language>) -> Result<Wanted, Fai
             }
             Err(other) => return Err(other),
         };
-        let file = limits::decode(&tree);
+        let file = limits::decode(&tree, LedgerTime(moment::now_us()));
         problems.extend(file.problems.iter().map(|(place, why)| format!("{name}:{place}: {why}")));
         if let Some((place, ramp_ms)) = file.ramp {
             let here = format!("{name}:{place}");

@@ -27,6 +27,7 @@ fn terms(cap: u64, tokens: u64, rate: u64, policy: Terms) -> LeaseTerms {
         scarce: false,
         confirm: false,
         due: None,
+        queue: None,
     }
 }
 

@@ -16,7 +16,7 @@ const MINUTE: u64 = 60 * SECOND;
 
 type Draw = fn(&mut Rng) -> Scenario;
 
-pub(super) const ALL: [(&str, Draw); 27] = [
+pub(super) const ALL: [(&str, Draw); 29] = [
     ("doorman-1", |rng| doorman(rng, 5, 10 * MINUTE)),
     ("doorman-2", |rng| away(rng, 20)),
     ("doorman-3", |rng| away(rng, 50)),

@@ -313,6 +313,7 @@ fn put_back_while_minting(mark_first: bool) {
         scarce: false,
         confirm: false,
         due: None,
+        queue: None,
     };
     assert!(mint.apply(&*level, &arrival, &terms));
     // Whoever has it is the only one who mints or puts back: the client's lock.

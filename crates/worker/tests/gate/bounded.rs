@@ -69,7 +69,7 @@ async fn a_look_says_what_asking_would_and_takes_nothing() {
     );
     assert_eq!(
         gate.would_admit("api", 6).unwrap_err(),
-        AcquireError::CostAboveBurst { limit: "api".into(), cost: 6, burst: 5 }
+        AcquireError::CostAboveBurst { limit: "api".into(), meter: "requests".into(), cost: 6, burst: 5 }
     );
     assert!(matches!(gate.would_admit("api", 0), Err(AcquireError::ZeroCost { .. })));
     let new = gate.would_admit("nonesuch", 1).unwrap();
