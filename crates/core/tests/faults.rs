@@ -1,5 +1,5 @@
-//! Faults that other rate limiters had, held against the core. The numbers are those of the list of cases that the table in
-//! `crates/sim/tests/scripts/README.md` covers; what needs a fleet or a golden output is a script there.
+//! Faults that other rate limiters had, held against the core. What needs a fleet or a golden output is a script in
+//! `crates/sim/tests/scripts`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -121,7 +121,7 @@ fn secs(secs: u64) -> u64 {
 }
 
 #[test]
-fn c002_time_that_is_worth_less_than_a_token_is_not_lost() {
+fn time_that_is_worth_less_than_a_token_is_not_lost() {
     let mut bucket = Bucket::new(Rate::per_second(1), 10, 0);
     let taken: u64 = (1..=100).map(|step| bucket.takes_all(step * 1_900_000)).sum();
     assert!((188..=190).contains(&taken), "{taken}");
@@ -132,7 +132,7 @@ fn c002_time_that_is_worth_less_than_a_token_is_not_lost() {
 }
 
 #[test]
-fn c004_idling_for_years_fills_the_bucket_and_overflows_nothing() {
+fn idling_for_years_fills_the_bucket_and_overflows_nothing() {
     let mut books = Books::new(Rate::per_second(1_000_000), 1_000_000);
     let mut now = 0;
     for idle in [DAY / 2, 30 * DAY, 3_650 * DAY] {
@@ -146,7 +146,7 @@ fn c004_idling_for_years_fills_the_bucket_and_overflows_nothing() {
 }
 
 #[test]
-fn c006_rates_above_a_thousand_a_second_are_kept() {
+fn rates_above_a_thousand_a_second_are_kept() {
     for (rate, per_second) in [
         (Rate::per_second(1_500), 1_500),
         (Rate::per_second(2_000), 2_000),
@@ -166,7 +166,7 @@ fn c006_rates_above_a_thousand_a_second_are_kept() {
 }
 
 #[test]
-fn c010_a_rate_of_zero_is_neither_unlimited_nor_due_at_once() {
+fn a_rate_of_zero_is_neither_unlimited_nor_due_at_once() {
     let mut none = Books::new(Rate::ZERO, 0);
     let mut one = Books::new(Rate::ZERO, 1);
     let mut granted = 0;
@@ -182,7 +182,7 @@ fn c010_a_rate_of_zero_is_neither_unlimited_nor_due_at_once() {
 }
 
 #[test]
-fn c024_what_is_left_is_exact_on_large_limits() {
+fn what_is_left_is_exact_on_large_limits() {
     for (rate, burst) in
         [(Rate::new(1_000_000, Span::from_secs(3_600)), 1_000_000), (Rate::per_second(6_000), 6_000)]
     {
@@ -200,7 +200,7 @@ fn c024_what_is_left_is_exact_on_large_limits() {
 }
 
 #[test]
-fn c028_a_clock_that_jitters_neither_refuses_early_nor_mints_twice() {
+fn a_clock_that_jitters_neither_refuses_early_nor_mints_twice() {
     let mut bucket = Bucket::new(Rate::per_second(10), 10, 10);
     let jitter = [0i64, -50, 50, 13, -37, 49, -1, 50, -50, 20];
     let mut now = secs(10);
@@ -219,7 +219,7 @@ fn c028_a_clock_that_jitters_neither_refuses_early_nor_mints_twice() {
 }
 
 #[test]
-fn c036_a_period_of_thirty_days_fits_every_timer() {
+fn a_period_of_thirty_days_fits_every_timer() {
     let rate = Rate::new(50_000_000, Span::from_secs(30 * DAY));
     let mut books = Books::new(rate, 50_000_000);
     assert!(books.uses(0, 50_000_000));
@@ -233,7 +233,7 @@ fn c036_a_period_of_thirty_days_fits_every_timer() {
 }
 
 #[test]
-fn c044_a_hundred_of_a_burst_of_two_hundred_at_once() {
+fn a_hundred_of_a_burst_of_two_hundred_at_once() {
     let mut books = Books::new(Rate::per_second(10), 200);
     assert!((0..100).all(|step| matches!(books.acquires(step * 1_000, 1), AcquireOutcome::Granted { .. })));
     let mut books = Books::new(Rate::per_second(10), 200);
