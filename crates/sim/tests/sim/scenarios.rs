@@ -100,6 +100,22 @@ fn conserved_tokens_go_where_they_are_wanted() {
     }
 }
 
+/// The judge of intervals, with a burst of one: no two within the time that one token takes.
+#[test]
+fn a_leaky_bucket_is_evenly_spaced_at_a_known_price() {
+    for (name, least) in [("leaky-bucket", 840_000), ("leaky-bucket-1", 680_000)] {
+        let outcome = play(name);
+        assert!(outcome.figures.utilization_ppm >= least, "{name}: {:?}", outcome.figures);
+        assert!(outcome.peak_over_bound_ppm > 990_000, "{name}: as dense as the bound allows");
+    }
+}
+
+#[test]
+fn a_window_that_is_escrowed_is_used_up() {
+    let outcome = play("fixed-window");
+    assert!(outcome.figures.utilization_ppm >= 990_000, "{:?}", outcome.figures);
+}
+
 /// After a cut, two workers that had got their parts of it began new work while a third still had more out than its own.
 #[test]
 fn seeds_in_which_a_cut_was_exceeded_are_within_it() {
