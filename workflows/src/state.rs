@@ -170,7 +170,8 @@ impl<'a> Writer<'a> {
             pending: holding.pending.map(|lease| self.lease(lease)),
             demand_micro: holding.demand,
             waiting: holding.waiting,
-            largest: holding.largest,
+            // Most work costs one.
+            largest: if holding.largest == 1 { 0 } else { holding.largest },
             held_milli: holding.held.milli_floor(),
             debt_milli: holding.debt.milli_floor(),
             used: holding.used,
@@ -506,7 +507,7 @@ impl Reader {
             pending: lease(holding.pending)?,
             demand: holding.demand_micro,
             waiting: holding.waiting,
-            largest: holding.largest,
+            largest: holding.largest.max(1),
             held: Amount::from_milli(holding.held_milli),
             out: holding.out,
             class: class_of(holding.class, holding.borrowed),
@@ -865,7 +866,7 @@ mod tests {
         let mut requests: Vec<Request> = (0..200).map(request).collect();
         for seq in 1..=6 {
             for request in &mut requests {
-                now = now + Span::from_millis(100);
+                now = now + Span::from_millis(10);
                 request.seq = seq;
                 let Output::Reply(Ok(reply)) = ledger.apply(now, Input::Heartbeat(request.clone())) else {
                     panic!("no answer");

@@ -116,7 +116,13 @@ impl Claims {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::curve::Rate;
+    use crate::ledger::{Configure, Input, Ledger, Output, Settings, Start};
+    use crate::limit::{CellConfig, CellKey, Version};
+    use crate::message::{CellReply, CellReport, Incarnation, Lender, Request};
+    use crate::units::{Amount, LedgerTime, Span};
     use proptest::prelude::*;
+    use std::string::{String, ToString};
     use std::vec::Vec;
 
     fn share(percent: u32) -> Share {
@@ -147,6 +153,77 @@ mod tests {
         assert_eq!(Priority { lends: true, ..high }.class_for(1), Class::Lent(1));
         assert_eq!(low.class_for(0), Class::Borrowed(0));
         assert_eq!(low.class_for(1), Class::Barred, "neither of two with one rank borrows");
+    }
+
+    fn cells(tiers: &[(&str, u32, bool)]) -> Vec<CellConfig> {
+        let cell = |(tier, rank, lends): &(&str, u32, bool)| CellConfig {
+            key: CellKey { tier: (*tier).into(), ..CellKey::of("api") },
+            priority: Priority { rank: *rank, lends: *lends, ..Priority::default() },
+            ..CellConfig::constant("api", Rate::per_second(10), 10, Span::from_secs(15))
+        };
+        tiers.iter().map(cell).collect()
+    }
+
+    fn configured(ledger: &mut Ledger, n: u64, cells: Vec<CellConfig>) -> Output {
+        let version = Version { run: 1, n };
+        ledger.apply(
+            LedgerTime(n),
+            Input::Configure(Configure { version, settings: Settings::default(), cells }),
+        )
+    }
+
+    #[test]
+    fn a_worker_is_told_whom_a_tier_may_borrow_from_in_order() {
+        let mut ledger = Ledger::new(Start::First, 1, LedgerTime(0));
+        let tiers = [("batch", 9, false), ("low", 5, false), ("mid", 3, true), ("high", 1, true)];
+        assert_eq!(configured(&mut ledger, 1, cells(&tiers)), Output::Configured);
+        let report = |tier: &str| CellReport {
+            key: CellKey { tier: tier.into(), ..CellKey::of("api") },
+            borrowed: false,
+            for_tier: None,
+            acting: None,
+            held: Amount::ZERO,
+            used: 0,
+            returned: Amount::ZERO,
+            debt: Amount::ZERO,
+            out: 0,
+            demand: 0,
+            waiting: 0,
+            largest: 1,
+        };
+        let request = Request {
+            incarnation: Incarnation(1),
+            seq: 1,
+            nonce: 0,
+            worker: "w".into(),
+            cells: ["high", "mid", "low", "batch"].map(report).to_vec(),
+        };
+        let told = |ledger: &mut Ledger| {
+            let output = ledger.apply(LedgerTime(9), Input::Heartbeat(request.clone()));
+            let Output::Reply(Ok(reply)) = output else { panic!("{output:?}") };
+            let names = |reply: &CellReply| -> Vec<String> {
+                let mark = |lender: &Lender| if lender.above { "^" } else { "" };
+                reply.lenders.iter().map(|lender| std::format!("{}{}", mark(lender), lender.tier)).collect()
+            };
+            reply.cells.iter().map(|cell| (cell.rank, names(cell).join(" "))).collect::<Vec<_>>()
+        };
+        let expected =
+            [(1, "mid low batch"), (3, "low batch ^high"), (5, "batch ^mid ^high"), (9, "^mid ^high")];
+        let expected = expected.map(|(rank, names)| (rank, names.into()));
+        assert_eq!(told(&mut ledger), expected);
+        // The same again, from the stored answer and from a state that was carried on.
+        assert_eq!(told(&mut ledger), expected);
+        assert_eq!(told(&mut Ledger::resume(ledger.state().clone())), expected);
+    }
+
+    #[test]
+    fn more_tiers_than_there_may_be_are_refused() {
+        let mut ledger = Ledger::new(Start::First, 1, LedgerTime(0));
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"].map(|name| (name, 0, false));
+        let refused = configured(&mut ledger, 1, cells(&names));
+        let Output::Refused(error) = refused else { panic!("{refused:?}") };
+        assert_eq!(error.to_string(), "limit api [requests i]: is one tier too many, allowed: up to 8");
+        assert_eq!(configured(&mut ledger, 2, cells(&names[..TIERS_MAX])), Output::Configured);
     }
 
     fn class() -> impl Strategy<Value = Class> {

@@ -729,7 +729,8 @@ impl Holding {
         let mut skipped = Amount::ZERO;
         match (self.acked, self.pending) {
             (_, Some(pending)) if matches(&pending, acting.name) => {
-                self.acked = self.pending.take();
+                // What came with it is in use by now.
+                self.acked = self.pending.take().map(|lease| Lease { tokens: Amount::ZERO, ..lease });
             }
             (Some(acked), pending) if matches(&acked, acting.name) => {
                 self.pending = None;
