@@ -5,7 +5,7 @@ use crate::limit::{Cell, Core};
 use crate::local;
 use crate::permit::Permit;
 use crate::queue::{Facts, Queue, Verdict};
-use crate::set::{Costs, Partial, Set};
+use crate::set::{Costs, Holding, Partial, Set};
 use std::sync::{Arc, MutexGuard};
 use tollgate_core::bucket::Level;
 use tollgate_core::units::{BootTime, Span};
@@ -70,13 +70,13 @@ impl Charges {
 
     /// Takes, minting what is due; the caller holds all queues. What can't be taken whole and can't be put back under their locks
     /// is to be handed to [`Charges::put_back`] after them.
-    pub(crate) fn take(&self) -> Result<Permit, Option<Partial>> {
+    pub(crate) fn take(&self, holding: &Holding) -> Result<Permit, Option<Partial>> {
         match self {
             Charges::One(cell, cost) => {
                 cell.take(*cost).map(|admitted| cell.permit(*cost, admitted)).ok_or(None)
             }
             Charges::Several(set, costs) => {
-                set.take(costs).map(|taken| Permit::of_several(local::set_handle(set), taken))
+                set.take(costs, holding).map(|taken| Permit::of_several(local::set_handle(set), taken))
             }
         }
     }
@@ -98,7 +98,9 @@ impl Charges {
         let each = self.each().zip(queues);
         each.map(|((cell, cost), queue)| {
             let ahead = number.map_or(queue.cost(), |number| queue.ahead_of(number));
-            Found { cell, cost, facts: queue.facts, level: cell.level.level(), ahead }
+            // What is held already isn't missing.
+            let held = number.filter(|number| queue.holds(*number)).map_or(i64::MIN, |_| cost.cast_signed());
+            Found { cell, cost, facts: queue.facts, level: cell.level.level().max(held), ahead }
         })
         .collect()
     }
@@ -112,7 +114,7 @@ impl Charges {
         let queues = self.lock();
         let mut partial = None;
         if queues.iter().all(|queue| queue.present() == 0) {
-            match self.take() {
+            match self.take(&Holding::default()) {
                 Ok(permit) => return Ok(permit),
                 Err(left) => partial = left,
             }

@@ -39,6 +39,8 @@ pub(crate) struct Set {
 pub(crate) struct Part {
     pub cost: u64,
     pub mark: Mark,
+    /// Whether the meter is among those that are charged, also when it cost nothing in the end.
+    pub is_charged: bool,
 }
 
 impl Part {
@@ -56,6 +58,10 @@ pub(crate) struct Taken {
     pub valid_until: BootTime,
     pub parts: [Part; METERS_MAX],
 }
+
+/// What somebody who waits has taken already, by the order of the set. Only of meters whose tokens count until they are put back: of
+/// others, what is taken and not used while the source refills would come on top.
+pub(crate) type Holding = [Option<Mark>; METERS_MAX];
 
 /// Not all of it could be taken: what was taken must go back.
 #[must_use = "what was taken must be put back"]
@@ -159,7 +165,8 @@ impl Set {
             }
         }
         let core = self.core().filter(|core| core.home.is_here())?;
-        match self.take_all(core, costs, |level, cost| level.take_quickly(thread, cost)) {
+        let take = |level: &AtomicLevel, cost| level.take_quickly(thread, cost);
+        match self.take_all(core, costs, &Holding::default(), take) {
             Ok(taken) => Some(taken),
             Err(partial) => {
                 self.put_back(partial, &mut core.client());
@@ -170,7 +177,7 @@ impl Set {
 
     /// Takes all or nothing, minting what is due if nobody else is at it. The caller holds the queues' locks: what it gets back it
     /// hands to [`Set::put_back`] when it has let them go.
-    pub(crate) fn take(&self, costs: &Costs) -> Result<Taken, Option<Partial>> {
+    pub(crate) fn take(&self, costs: &Costs, holding: &Holding) -> Result<Taken, Option<Partial>> {
         let Some(core) = self.core().filter(|core| core.home.is_here()) else { return Err(None) };
         let mut client = core.try_client();
         if let Some(client) = &mut client {
@@ -181,8 +188,11 @@ impl Set {
                 }
             }
         }
-        let lacks = |(cell, cost): (&Arc<Cell>, u64)| u64::try_from(cell.level.level()).unwrap_or(0) < cost;
-        if self.charged(costs).any(lacks) {
+        let lacks = |((cell, cost), held): ((&Arc<Cell>, &u64), &Option<Mark>)| match held {
+            Some(mark) => mark.generation != cell.level.generation(),
+            None => u64::try_from(cell.level.level()).unwrap_or(0) < *cost,
+        };
+        if self.cells.iter().zip(costs).zip(holding).any(lacks) {
             return Err(None);
         }
         let take = |level: &AtomicLevel, cost| {
@@ -192,7 +202,7 @@ impl Set {
             }
             taken
         };
-        self.take_all(core, costs, take).map_err(|partial| match client {
+        self.take_all(core, costs, holding, take).map_err(|partial| match client {
             Some(mut client) => {
                 self.put_back(partial, &mut client);
                 None
@@ -207,35 +217,72 @@ impl Set {
         &self,
         core: &Core,
         costs: &Costs,
+        holding: &Holding,
         take: impl Fn(&AtomicLevel, u64) -> bool,
     ) -> Result<Taken, Partial> {
         let mut parts = [Part::default(); METERS_MAX];
         let mut expiries = [BootTime(u64::MAX); METERS_MAX];
-        let cells = self.cells.iter().zip(costs).zip(parts.iter_mut().zip(&mut expiries));
+        let cells = self.cells.iter().zip(costs).zip(holding).zip(parts.iter_mut().zip(&mut expiries));
         let mut is_whole = true;
-        for ((cell, cost), (part, expiry)) in cells.filter(|((_, cost), _)| **cost > 0) {
+        for (((cell, cost), held), (part, expiry)) in cells.filter(|(((_, cost), _), _)| **cost > 0) {
             *expiry = cell.level.expiry();
+            if let Some(mark) = held {
+                *part = Part { cost: *cost, mark: *mark, is_charged: true };
+                continue;
+            }
             let mark = Mark::of(&*cell.level);
             if !take(&cell.level, *cost) {
                 is_whole = false;
                 break;
             }
-            *part = Part { cost: *cost, mark };
+            *part = Part { cost: *cost, mark, is_charged: true };
         }
         let at = core.boot();
         let valid_until = expiries.iter().fold(BootTime(u64::MAX), |least, expiry| least.min(*expiry));
         if is_whole && at < valid_until {
+            let held = self.cells.iter().zip(holding).filter(|(_, held)| held.is_some());
+            held.for_each(|(cell, _)| cell.level.count_grant());
             return Ok(Taken { at, valid_until, parts });
+        }
+        // What was held before is held on.
+        for (part, _) in parts.iter_mut().zip(holding).filter(|(_, held)| held.is_some()) {
+            *part = Part::default();
         }
         let bit = |(index, expiry): (usize, &BootTime)| u32::from(*expiry <= at) << index;
         Err(Partial { parts, ended: expiries.iter().enumerate().map(bit).sum() })
+    }
+
+    /// Takes of those meters whose tokens count until they are put back, as far as they are there and it is first in line for them
+    /// (`is_first`, by the meters that are charged). Says of each of these whether it is held now.
+    pub(crate) fn hold(&self, costs: &Costs, holding: &mut Holding, is_first: &[bool]) -> Vec<bool> {
+        let charged = self.cells.iter().zip(costs).zip(holding).filter(|((_, cost), _)| **cost > 0);
+        let each = charged.zip(is_first).map(|(((cell, cost), held), is_first)| {
+            let mark = Mark::of(&*cell.level);
+            // What was taken under another policy is counted elsewhere by now.
+            *held = held.filter(|held| held.generation == mark.generation);
+            if held.is_none() && mark.puts_back() && *is_first && cell.level.take(*cost) {
+                *held = Some(mark);
+            }
+            held.is_some()
+        });
+        each.collect()
+    }
+
+    /// Lets go of what was held without a permit.
+    pub(crate) fn let_go(&self, costs: &Costs, holding: &mut Holding) {
+        for ((cell, cost), held) in self.cells.iter().zip(costs).zip(holding) {
+            if let Some(mark) = held.take() {
+                cell.counts.void.fetch_add(*cost, Ordering::Relaxed);
+                cell.release(*cost, mark);
+            }
+        }
     }
 
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
     #[cold]
     pub(crate) fn put_back(&self, partial: Partial, client: &mut Client<SharedLevel>) {
         let taken = self.cells.iter().zip(&partial.parts).enumerate();
-        for (index, (cell, Part { cost, mark })) in taken.filter(|(_, (_, part))| part.cost > 0) {
+        for (index, (cell, Part { cost, mark, .. })) in taken.filter(|(_, (_, part))| part.cost > 0) {
             cell.level.uncount_grant();
             let leased = cell.index.and_then(|index| client.cell_mut(index));
             let back = leased.filter(|_| partial.ended >> index & 1 == 0).map_or(0, |leased| {
@@ -249,9 +296,9 @@ impl Set {
 
 impl Taken {
     /// What one of the cells would say of it.
-    pub(crate) fn part(&self, index: usize) -> (u64, Admitted) {
-        let Part { cost, mark } = self.parts.get(index).copied().unwrap_or_default();
-        (cost, Admitted { at: self.at, valid_until: self.valid_until, mark })
+    pub(crate) fn part(&self, index: usize) -> Option<(u64, Admitted)> {
+        let Part { cost, mark, .. } = self.parts.get(index).copied().filter(|part| part.is_charged)?;
+        Some((cost, Admitted { at: self.at, valid_until: self.valid_until, mark }))
     }
 }
 

@@ -13,6 +13,7 @@ mod in_flight;
 mod kit;
 mod leases;
 mod logs;
+mod rules;
 mod settling;
 mod several;
 mod strict;
