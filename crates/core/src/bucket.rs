@@ -393,6 +393,11 @@ impl Mint {
             level.note_look();
             return;
         }
+        if held.share == Share::ZERO {
+            // Nothing comes in, so nothing has to be known of what is there.
+            self.minted_to = self.minted_to.max(now.boot);
+            return;
+        }
         let minted = self.minted(held, self.minted_to, now.boot);
         let cap = held.cap;
         self.minted_to = self.minted_to.max(now.boot);

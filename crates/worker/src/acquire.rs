@@ -5,7 +5,7 @@ use crate::error::{AcquireError, Reason};
 use crate::gate::Inner;
 use crate::permit::Permit;
 use crate::queue::{At, RETRY_STARTING, Verdict};
-use crate::set::Set;
+use crate::set::{Holding, Set};
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -187,7 +187,7 @@ impl Acquiring {
         let mut queues = charges.lock();
         let mut partial = None;
         if queues.iter().all(|queue| queue.present() == 0) {
-            match charges.take() {
+            match charges.take(&Holding::default()) {
                 Ok(permit) => return Poll::Ready(Ok(permit)),
                 Err(left) => partial = left,
             }
@@ -219,15 +219,17 @@ impl Acquiring {
         let until = left.filter(|left| left.0 < u64::MAX).map(|left| now + left);
         // A number that is larger than all in the lines that it stands in: so all lines have the same order.
         let number = queues.iter().map(|queue| queue.next()).max().unwrap_or(0);
-        let joint = matches!(charges, Charges::Several(..)).then(|| Arc::new(charges.clone()));
+        let all = Arc::new(charges.clone());
         for ((cell, cost), queue) in charges.each().zip(&mut queues) {
-            queue.enter(number, cost, cx.waker().clone(), until, joint.clone());
+            let joint = matches!(charges, Charges::Several(..)).then(|| all.clone());
+            queue.enter(number, cost, cx.waker().clone(), until, joint);
             cell.level.set_waiting(queue.present());
         }
         drop(queues);
         charges.put_back(partial);
         core.kick.notify_one();
-        self.place = Some(Place { charges: charges.clone(), number, since: now });
+        let holding = Holding::default();
+        self.place = Some(Place { charges: all, number, since: now, holding });
         self.sleep = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline)));
         Poll::Pending
     }
@@ -236,14 +238,16 @@ impl Acquiring {
 /// A place in line, or one in each of several. Dropping it gives it up.
 #[derive(Debug)]
 struct Place {
-    charges: Charges,
+    charges: Arc<Charges>,
     number: u64,
     since: BootTime,
+    holding: Holding,
 }
 
 impl Place {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Permit, AcquireError>> {
-        let charges = &self.charges;
+        let charges = self.charges.clone();
+        let charges = &*charges;
         if let Some(refusal) = charges.refusal_elsewhere() {
             return Poll::Ready(Err(refusal));
         }
@@ -259,10 +263,11 @@ impl Place {
         let mut partial = None;
         let is_first = places.iter().all(|place| *place == At::Front);
         if is_first {
-            match charges.take() {
+            match charges.take(&self.holding) {
                 Ok(permit) => {
+                    self.holding = Holding::default();
                     let at = permit.admitted_at();
-                    self.leave(queues, at);
+                    self.leave(charges, queues, at);
                     for (cell, _) in charges.each() {
                         cell.counts.waited.fetch_add(1, Ordering::Relaxed);
                         cell.counts.waited_us.fetch_add(at.since(self.since).0, Ordering::Relaxed);
@@ -271,6 +276,12 @@ impl Place {
                 }
                 Err(left) => partial = left,
             }
+        }
+        if let Charges::Several(set, costs) = charges {
+            // So that what is in flight isn't lent to others while the rest is on its way.
+            let is_first: Vec<bool> = places.iter().map(|place| *place == At::Front).collect();
+            let held = set.hold(costs, &mut self.holding, &is_first);
+            queues.iter_mut().zip(held).for_each(|(queue, held)| queue.set_holds(self.number, held));
         }
         for ((cell, _), queue) in charges.each().zip(&queues) {
             cell.level.set_waiting(queue.present());
@@ -301,7 +312,7 @@ impl Place {
                 queue.abandoned = queue.abandoned.saturating_add(cost);
             }
         }
-        self.leave(queues, now);
+        self.leave(charges, queues, now);
         charges.put_back(partial);
         self.count_as_given_up();
         let is_nowhere = places.contains(&At::Nowhere);
@@ -314,17 +325,20 @@ impl Place {
 
     /// Gets out of line. Whoever comes next is woken at once when its tokens are there; else, and when it waits for several meters,
     /// the keeper finds out.
-    fn leave(&self, mut queues: Queues<'_>, now: BootTime) {
+    fn leave(&mut self, charges: &Charges, mut queues: Queues<'_>, now: BootTime) {
         let mut wakers = Vec::new();
-        for ((cell, _), queue) in self.charges.each().zip(&mut queues) {
+        for ((cell, _), queue) in charges.each().zip(&mut queues) {
             wakers.extend(queue.leave(self.number).map(|own| (own, false)));
             cell.level.set_waiting(queue.present());
             let next = queue.serve(cell.level_at_most(), now);
             wakers.extend(next.wake.into_iter().map(|waker| (waker, true)));
         }
         drop(queues);
+        if let Charges::Several(set, costs) = charges {
+            set.let_go(costs, &mut self.holding);
+        }
         wakers.into_iter().filter(|(_, wakes)| *wakes).for_each(|(waker, _)| waker.wake());
-        if let Some(core) = self.charges.core() {
+        if let Some(core) = charges.core() {
             core.kick.notify_one();
         }
     }
@@ -347,16 +361,17 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let charges = self.charges.clone();
         // In a forked child somebody who is gone may hold the lock, and the place is the parent's.
-        let Some(core) = self.charges.core().filter(|core| core.home.is_here()) else { return };
-        let mut queues = self.charges.lock();
+        let Some(core) = charges.core().filter(|core| core.home.is_here()) else { return };
+        let mut queues = charges.lock();
         if !queues.iter().any(|queue| queue.has(self.number)) {
             return;
         }
-        for ((_, cost), queue) in self.charges.each().zip(&mut queues) {
+        for ((_, cost), queue) in charges.each().zip(&mut queues) {
             queue.abandoned = queue.abandoned.saturating_add(cost);
         }
-        self.leave(queues, core.clock.boot());
+        self.leave(&charges, queues, core.clock.boot());
         self.count_as_given_up();
     }
 }

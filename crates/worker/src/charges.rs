@@ -5,7 +5,7 @@ use crate::gate::Inner;
 use crate::limit::{Cell, Core};
 use crate::permit::Permit;
 use crate::queue::{Facts, Queue, Verdict};
-use crate::set::{Costs, Partial, Set};
+use crate::set::{Costs, Holding, Partial, Set};
 use std::sync::{Arc, MutexGuard};
 use tollgate_core::units::{BootTime, Span};
 
@@ -78,10 +78,10 @@ impl Charges {
 
     /// Takes, minting what is due; the caller holds all queues. What can't be taken whole and can't be put back under their locks
     /// is to be handed to [`Charges::put_back`] after them.
-    pub(crate) fn take(&self) -> Result<Permit, Option<Box<Partial>>> {
+    pub(crate) fn take(&self, holding: &Holding) -> Result<Permit, Option<Box<Partial>>> {
         match self {
             Charges::One(cell, cost) => cell.get(*cost).ok_or(None),
-            Charges::Several(set, costs) => set.get(costs),
+            Charges::Several(set, costs) => set.get(costs, holding),
         }
     }
 
@@ -102,7 +102,9 @@ impl Charges {
         let each = self.each().zip(queues);
         each.map(|((cell, cost), queue)| {
             let ahead = number.map_or(queue.cost(), |number| queue.ahead_of(number));
-            Found { cell, cost, facts: queue.facts, level: cell.level_at_most(), ahead }
+            // What is held already isn't missing.
+            let held = number.filter(|number| queue.holds(*number)).map_or(i64::MIN, |_| cost.cast_signed());
+            Found { cell, cost, facts: queue.facts, level: cell.level_at_most().max(held), ahead }
         })
         .collect()
     }
@@ -116,7 +118,7 @@ impl Charges {
         let queues = self.lock();
         let mut partial = None;
         if queues.iter().all(|queue| queue.present() == 0) {
-            match self.take() {
+            match self.take(&Holding::default()) {
                 Ok(permit) => return Ok(permit),
                 Err(left) => partial = left,
             }

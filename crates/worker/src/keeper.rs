@@ -11,6 +11,7 @@ use crate::limit::Cell;
 use crate::queue::{Facts, Together, duration};
 use crate::state::{Condition, Coordinator, condition};
 use crate::transport::Transport;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -34,6 +35,9 @@ const TELL_LOST_AFTER: Span = Span::from_secs(5);
 const MISSING_AFTER: Span = Span::from_secs(10);
 /// Without anything to do, look again after this.
 const IDLE_MAX: Span = Span::from_secs(60);
+/// A meter whose first waiter waits for another meter for so long is told as not waited for. Shorter than that, all of them may just
+/// be on their way.
+const HELD_UP_AFTER: Span = Span::from_millis(500);
 /// How long a large cost is remembered: twice this at most.
 const LARGEST_FOR: Span = Span::from_secs(10);
 /// Minted a little slowly, tokens are there a little later than the rate says: in thousandths.
@@ -67,6 +71,8 @@ struct Kept {
     dry: bool,
     largest_before: u64,
     largest_since: BootTime,
+    /// Since when the first in line waits for another meter that comes before this one.
+    held_up_since: Option<BootTime>,
     condition: Condition,
     /// Since when the limit isn't there, until that was told.
     missing_since: Option<BootTime>,
@@ -223,6 +229,9 @@ impl Keeper {
         drop(client);
         // After all of their meters.
         for look in together.iter().filter_map(|waiter| waiter.serve(now.boot, &mut wake)) {
+            until = until.min(look);
+        }
+        if let Some(look) = self.note_held_up(&together, now.boot) {
             until = until.min(look);
         }
         if let Some(since) = self.unanswered_since {
@@ -427,6 +436,19 @@ impl Keeper {
         status.since = now.boot;
     }
 
+    /// Notes which meters are held up by others. Returns when to look again.
+    fn note_held_up(&mut self, together: &[Together], now: BootTime) -> Option<BootTime> {
+        let held_up: BTreeSet<usize> = together.iter().flat_map(Together::holds_up).collect();
+        let mut look = None;
+        for (index, kept) in self.cells.iter_mut().enumerate() {
+            let since = held_up.contains(&index).then(|| kept.held_up_since.unwrap_or(now));
+            kept.held_up_since = since;
+            let due = since.map(|since| since + HELD_UP_AFTER).filter(|due| now < *due);
+            look = look.into_iter().chain(due).min();
+        }
+        look
+    }
+
     /// Tells one limit's waiters what is new, and wakes who can be served. Returns when to look again.
     fn serve(
         &mut self,
@@ -554,6 +576,7 @@ impl Kept {
             dry: false,
             largest_before: 0,
             largest_since: BootTime(0),
+            held_up_since: None,
             condition: Condition::Starting,
             missing_since: None,
             judged: None,
@@ -580,10 +603,13 @@ impl Kept {
         let queue = self.cell.queue();
         // A cost that can never be granted is no reason to hold more.
         let possible = burst.unwrap_or(u64::MAX);
+        // What waits for something else first can't use it yet, and others can.
+        let is_held_up = self.held_up_since.is_some_and(|since| now.since(since) >= HELD_UP_AFTER);
+        let (waiting, first) = if is_held_up { (0, 0) } else { (queue.cost(), queue.first()) };
         Wants {
             requested: used.saturating_add(refused).saturating_add(queue.unserved()),
-            waiting: queue.cost().saturating_add(untold.min(possible)),
-            largest: self.cell.level.largest().max(self.largest_before).max(queue.first()).min(possible),
+            waiting: waiting.saturating_add(untold.min(possible)),
+            largest: self.cell.level.largest().max(self.largest_before).max(first).min(possible),
         }
     }
 

@@ -55,6 +55,7 @@ pub struct Permit {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a permit is made without allocating")]
 enum Held {
     One {
         cell: Arc<Cell>,
@@ -161,21 +162,17 @@ impl Permit {
         Permit { held: Held::Several { set, taken } }
     }
 
-    /// What is charged, of all meters that something is charged to.
+    /// All meters that it is charged to, with what that is as settled.
     fn parts(&self) -> impl Iterator<Item = (&Arc<Cell>, u64, Admitted)> {
-        self.all_parts().filter(|(_, cost, _)| *cost > 0)
-    }
-
-    fn all_parts(&self) -> impl Iterator<Item = (&Arc<Cell>, u64, Admitted)> {
         let (one, several) = match &self.held {
             Held::One { cell, cost, admitted } => (Some((cell, *cost, *admitted)), None),
             Held::Several { set, taken } => (None, Some((set.cells(), taken))),
             Held::Gone => (None, None),
         };
         let several = several.into_iter().flat_map(|(cells, taken)| {
-            cells.iter().enumerate().map(|(index, cell)| {
-                let (cost, admitted) = taken.part(index);
-                (cell, cost, admitted)
+            cells.iter().enumerate().filter_map(|(index, cell)| {
+                let (cost, admitted) = taken.part(index)?;
+                Some((cell, cost, admitted))
             })
         });
         one.into_iter().chain(several)
@@ -291,7 +288,7 @@ impl Permit {
     /// # Errors
     /// [`NotCharged`] when the permit was not charged to that meter.
     pub fn settle_meter(&mut self, meter: &str, actual: u64) -> Result<Settled, NotCharged> {
-        let cell = self.all_parts().find(|(cell, ..)| *cell.meter == *meter).map(|(cell, ..)| cell.clone());
+        let cell = self.parts().find(|(cell, ..)| *cell.meter == *meter).map(|(cell, ..)| cell.clone());
         match cell {
             Some(cell) => Ok(self.adjust(&cell, actual)),
             None => {
@@ -328,7 +325,7 @@ impl Permit {
             Held::Several { set, taken } => {
                 let mut parts = set.cells().iter().zip(&mut taken.parts);
                 match parts.find(|(other, _)| Arc::ptr_eq(other, cell)) {
-                    Some((_, Part { cost, mark })) => (cost, *mark),
+                    Some((_, Part { cost, mark, .. })) => (cost, *mark),
                     None => return Settled::default(),
                 }
             }

@@ -13,11 +13,13 @@
 
 use crate::charges::Charges;
 use crate::error::Reason;
+use crate::level::AtomicLevel;
+use crate::limit::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
-use tollgate_core::bucket::{Held, Level, time_to_mint};
+use tollgate_core::bucket::{Held, Level, Mark, time_to_mint};
 use tollgate_core::units::{Amount, BootTime, Share, Span};
 
 /// A waiter that doesn't come within this time after it was woken is passed over.
@@ -185,6 +187,8 @@ struct Waiter {
     late: bool,
     /// All that it waits for, when that is more than stands in this line.
     joint: Option<Arc<Charges>>,
+    /// It has taken already what it wants here, and waits for the rest.
+    holds: bool,
 }
 
 /// See the module's documentation.
@@ -231,6 +235,12 @@ impl Together {
             let tokens = u64::try_from(cell.level.level()).unwrap_or(0);
             queue.is_next(self.number, tokens)
         });
+        let may_hold = |((cell, _), queue): ((&Arc<Cell>, u64), &MutexGuard<'_, Queue>)| {
+            queue.may_hold(self.number, &cell.level)
+        };
+        if !is_due && self.charges.each().zip(&queues).any(may_hold) {
+            wake.extend(queues.first().and_then(|queue| queue.waker(self.number)));
+        }
         let woken = queues.first().and_then(|queue| queue.woken(self.number));
         let (woken, look) = match woken {
             _ if !is_due => (None, None),
@@ -250,6 +260,20 @@ impl Together {
         };
         queues.iter_mut().for_each(|queue| queue.set_woken(self.number, woken));
         look
+    }
+
+    /// The cells of meters that it holds up: it is first in line there, and something that comes before them, by the meters'
+    /// names, isn't there. Two processes would else hold for ever what each of them has, and wait for what the other one has; when
+    /// all keep to one order, who waits for the last of what is wanted gets it.
+    pub(crate) fn holds_up(&self) -> Vec<usize> {
+        let queues = self.charges.lock();
+        let mut lines: Vec<_> = self.charges.each().map(|(cell, _)| cell).zip(&queues).collect();
+        lines.sort_by(|(one, _), (other, _)| one.meter.cmp(&other.meter));
+        let is_there = |(cell, queue): &(&Arc<Cell>, &MutexGuard<'_, Queue>)| {
+            queue.is_next(self.number, u64::try_from(cell.level.level()).unwrap_or(0))
+        };
+        let after = lines.iter().skip_while(|line| is_there(line)).skip(1);
+        after.filter(|(_, queue)| queue.is_first(self.number)).filter_map(|(cell, _)| cell.index).collect()
     }
 
     /// Whether it is the same waiter.
@@ -293,14 +317,38 @@ impl Queue {
         joint: Option<Arc<Charges>>,
     ) {
         self.next = number + 1;
-        self.present.insert(number, Waiter { cost, waker, woken: None, deadline, late: false, joint });
+        self.present
+            .insert(number, Waiter { cost, waker, woken: None, deadline, late: false, joint, holds: false });
         self.cost_present = self.cost_present.saturating_add(cost);
     }
 
     /// Whether it is among those who may be served next, and its tokens are there.
     fn is_next(&self, number: u64, tokens: u64) -> bool {
         let mut next = self.present.iter().take(abreast(&self.away));
-        next.any(|(other, waiter)| *other == number && waiter.cost <= tokens)
+        next.any(|(other, waiter)| *other == number && (waiter.holds || waiter.cost <= tokens))
+    }
+
+    /// Whether it should take now what it wants here, since it stands first and what it wants counts until it is put back.
+    fn may_hold(&self, number: u64, level: &AtomicLevel) -> bool {
+        let puts_back = Mark::of(level).puts_back();
+        let tokens = u64::try_from(level.level()).unwrap_or(0);
+        let first = self.present.first_key_value().filter(|(first, _)| puts_back && **first == number);
+        first.is_some_and(|(_, waiter)| !waiter.holds && waiter.cost <= tokens)
+    }
+
+    /// Whether it has taken what it wants here.
+    pub(crate) fn holds(&self, number: u64) -> bool {
+        self.present.get(&number).is_some_and(|waiter| waiter.holds)
+    }
+
+    pub(crate) fn set_holds(&mut self, number: u64, holds: bool) {
+        if let Some(waiter) = self.present.get_mut(&number) {
+            waiter.holds = holds;
+        }
+    }
+
+    fn is_first(&self, number: u64) -> bool {
+        self.present.first_key_value().is_some_and(|(first, _)| *first == number)
     }
 
     fn woken(&self, number: u64) -> Option<BootTime> {
@@ -393,7 +441,7 @@ impl Queue {
         for (place, (number, waiter)) in self.present.iter_mut().take(abreast(&self.away)).enumerate() {
             if let Some(charges) = &waiter.joint {
                 serve.together.push(Together { number: *number, charges: charges.clone() });
-                if waiter.cost <= tokens {
+                if waiter.holds || waiter.cost <= tokens {
                     continue;
                 }
                 if place == 0 {

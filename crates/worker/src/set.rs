@@ -41,6 +41,8 @@ pub(crate) struct Set {
 pub(crate) struct Part {
     pub cost: u64,
     pub mark: Mark,
+    /// Whether the meter is among those that are charged, also when it cost nothing in the end.
+    pub is_charged: bool,
 }
 
 impl Part {
@@ -58,6 +60,10 @@ pub(crate) struct Taken {
     pub valid_until: BootTime,
     pub parts: [Part; METERS_MAX],
 }
+
+/// What somebody who waits has taken already, by the order of the set. Only of meters whose tokens count until they are put back: of
+/// others, what is taken and not used while the source refills would come on top.
+pub(crate) type Holding = [Option<Mark>; METERS_MAX];
 
 /// Not all of it could be taken: what was taken must go back.
 #[must_use = "what was taken must be put back"]
@@ -163,18 +169,27 @@ impl Set {
     /// The same meters, where what a cell lacks is borrowed from another tier; `None` when nothing is lacking, or can't be borrowed
     /// whole.
     #[cold]
-    fn with_lenders(&self, costs: &Costs) -> Option<(Set, Costs)> {
-        let (mut named, mut named_costs, mut borrows) = (Vec::new(), Vec::new(), false);
+    fn with_lenders(&self, costs: &Costs, holding: &Holding) -> Option<(Set, Costs, Holding)> {
+        let (mut named, mut named_costs, mut named_held, mut borrows) =
+            (Vec::new(), Vec::new(), Vec::new(), false);
         for (place, cell) in self.in_named_order() {
             let cost = costs.get(place).copied().unwrap_or(0);
-            let source = if cost > 0 { cell.source(cost)? } else { cell };
+            let held = holding.get(place).copied().flatten();
+            let source = if cost > 0 && held.is_none() { cell.source(cost)? } else { cell };
             borrows |= !Arc::ptr_eq(source, cell);
             named.push(source.clone());
             named_costs.push(cost);
+            named_held.push(held);
         }
         let set = borrows.then(|| Set::new(named))?;
         let costs = set.in_order(&named_costs);
-        Some((set, costs))
+        let mut holding = Holding::default();
+        for (place, held) in set.places.iter().zip(named_held) {
+            if let Some(slot) = holding.get_mut(*place) {
+                *slot = held;
+            }
+        }
+        Some((set, costs, holding))
     }
 
     /// A permit of its own cells, or of those that they borrow from, when that needs no waiting for anybody.
@@ -187,22 +202,24 @@ impl Set {
         if waits || self.charged(costs).all(|(cell, _)| cell.lenders.is_empty()) {
             return None;
         }
-        let (set, other) = self.with_lenders(costs)?;
+        let (set, other, _) = self.with_lenders(costs, &Holding::default())?;
         let taken = set.take_quickly(&other)?;
         Some(self.borrowed(set, taken))
     }
 
     /// The same for whoever's turn it is: see [`Set::take`].
-    pub(crate) fn get(self: &Arc<Set>, costs: &Costs) -> Result<Permit, Option<Box<Partial>>> {
-        let partial = match self.take(costs) {
+    pub(crate) fn get(
+        self: &Arc<Set>,
+        costs: &Costs,
+        holding: &Holding,
+    ) -> Result<Permit, Option<Box<Partial>>> {
+        match self.take(costs, holding) {
             Ok(taken) => return Ok(Permit::of_several(local::set_handle(self), taken)),
-            Err(partial) => partial,
-        };
-        if partial.is_some() {
-            return Err(partial);
+            Err(Some(partial)) => return Err(Some(partial)),
+            Err(None) => {}
         }
-        let Some((set, other)) = self.with_lenders(costs) else { return Err(None) };
-        match set.take(&other) {
+        let Some((set, other, holding)) = self.with_lenders(costs, holding) else { return Err(None) };
+        match set.take(&other, &holding) {
             Ok(taken) => Ok(self.borrowed(set, taken)),
             Err(partial) => Err(partial.map(|mut partial| {
                 partial.of = Some(Arc::new(set));
@@ -215,7 +232,7 @@ impl Set {
     fn borrowed(&self, set: Set, taken: Taken) -> Permit {
         for (own, (place, source)) in self.in_named_order().map(|(_, cell)| cell).zip(set.in_named_order()) {
             if !Arc::ptr_eq(own, source) {
-                let (cost, _) = taken.part(place);
+                let cost = taken.part(place).map_or(0, |(cost, _)| cost);
                 own.borrowed.fetch_add(cost, Ordering::Relaxed);
             }
         }
@@ -235,7 +252,8 @@ impl Set {
             }
         }
         let core = self.core().filter(|core| core.home.is_here())?;
-        match self.take_all(core, costs, |level, cost| level.take_quickly(thread, cost)) {
+        let take = |level: &AtomicLevel, cost| level.take_quickly(thread, cost);
+        match self.take_all(core, costs, &Holding::default(), take) {
             Ok(taken) => Some(taken),
             Err(partial) => {
                 self.put_back(*partial, &mut core.client());
@@ -246,7 +264,7 @@ impl Set {
 
     /// Takes all or nothing, minting what is due if nobody else is at it. The caller holds the queues' locks: what it gets back it
     /// hands to [`Set::put_back`] when it has let them go.
-    pub(crate) fn take(&self, costs: &Costs) -> Result<Taken, Option<Box<Partial>>> {
+    pub(crate) fn take(&self, costs: &Costs, holding: &Holding) -> Result<Taken, Option<Box<Partial>>> {
         let Some(core) = self.core().filter(|core| core.home.is_here()) else { return Err(None) };
         let mut client = core.try_client();
         if let Some(client) = &mut client {
@@ -257,8 +275,11 @@ impl Set {
                 }
             }
         }
-        let lacks = |(cell, cost): (&Arc<Cell>, u64)| u64::try_from(cell.level.level()).unwrap_or(0) < cost;
-        if self.charged(costs).any(lacks) {
+        let lacks = |((cell, cost), held): ((&Arc<Cell>, &u64), &Option<Mark>)| match held {
+            Some(mark) => mark.generation != cell.level.generation(),
+            None => u64::try_from(cell.level.level()).unwrap_or(0) < *cost,
+        };
+        if self.cells.iter().zip(costs).zip(holding).any(lacks) {
             return Err(None);
         }
         let take = |level: &AtomicLevel, cost| {
@@ -268,7 +289,7 @@ impl Set {
             }
             taken
         };
-        self.take_all(core, costs, take).map_err(|partial| match client {
+        self.take_all(core, costs, holding, take).map_err(|partial| match client {
             Some(mut client) => {
                 self.put_back(*partial, &mut client);
                 None
@@ -283,28 +304,65 @@ impl Set {
         &self,
         core: &Core,
         costs: &Costs,
+        holding: &Holding,
         take: impl Fn(&AtomicLevel, u64) -> bool,
     ) -> Result<Taken, Box<Partial>> {
         let mut parts = [Part::default(); METERS_MAX];
         let mut expiries = [BootTime(u64::MAX); METERS_MAX];
-        let cells = self.cells.iter().zip(costs).zip(parts.iter_mut().zip(&mut expiries));
+        let cells = self.cells.iter().zip(costs).zip(holding).zip(parts.iter_mut().zip(&mut expiries));
         let mut is_whole = true;
-        for ((cell, cost), (part, expiry)) in cells.filter(|((_, cost), _)| **cost > 0) {
+        for (((cell, cost), held), (part, expiry)) in cells.filter(|(((_, cost), _), _)| **cost > 0) {
             *expiry = cell.level.expiry();
+            if let Some(mark) = held {
+                *part = Part { cost: *cost, mark: *mark, is_charged: true };
+                continue;
+            }
             let mark = Mark::of(&*cell.level);
             if !take(&cell.level, *cost) {
                 is_whole = false;
                 break;
             }
-            *part = Part { cost: *cost, mark };
+            *part = Part { cost: *cost, mark, is_charged: true };
         }
         let at = core.boot();
         let valid_until = expiries.iter().fold(BootTime(u64::MAX), |least, expiry| least.min(*expiry));
         if is_whole && at < valid_until {
+            let held = self.cells.iter().zip(holding).filter(|(_, held)| held.is_some());
+            held.for_each(|(cell, _)| cell.level.count_grant());
             return Ok(Taken { at, valid_until, parts });
+        }
+        // What was held before is held on.
+        for (part, _) in parts.iter_mut().zip(holding).filter(|(_, held)| held.is_some()) {
+            *part = Part::default();
         }
         let bit = |(index, expiry): (usize, &BootTime)| u32::from(*expiry <= at) << index;
         Err(Box::new(Partial { parts, of: None, ended: expiries.iter().enumerate().map(bit).sum() }))
+    }
+
+    /// Takes of those meters whose tokens count until they are put back, as far as they are there and it is first in line for them
+    /// (`is_first`, by the meters that are charged). Says of each of these whether it is held now.
+    pub(crate) fn hold(&self, costs: &Costs, holding: &mut Holding, is_first: &[bool]) -> Vec<bool> {
+        let charged = self.cells.iter().zip(costs).zip(holding).filter(|((_, cost), _)| **cost > 0);
+        let each = charged.zip(is_first).map(|(((cell, cost), held), is_first)| {
+            let mark = Mark::of(&*cell.level);
+            // What was taken under another policy is counted elsewhere by now.
+            *held = held.filter(|held| held.generation == mark.generation);
+            if held.is_none() && mark.puts_back() && *is_first && cell.level.take(*cost) {
+                *held = Some(mark);
+            }
+            held.is_some()
+        });
+        each.collect()
+    }
+
+    /// Lets go of what was held without a permit.
+    pub(crate) fn let_go(&self, costs: &Costs, holding: &mut Holding) {
+        for ((cell, cost), held) in self.cells.iter().zip(costs).zip(holding) {
+            if let Some(mark) = held.take() {
+                cell.counts.void.fetch_add(*cost, Ordering::Relaxed);
+                cell.release(*cost, mark);
+            }
+        }
     }
 
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
@@ -312,7 +370,7 @@ impl Set {
     pub(crate) fn put_back(&self, partial: Partial, client: &mut Client<SharedLevel>) {
         let of = partial.of.as_deref().unwrap_or(self);
         let taken = of.cells.iter().zip(&partial.parts).enumerate();
-        for (index, (cell, Part { cost, mark })) in taken.filter(|(_, (_, part))| part.cost > 0) {
+        for (index, (cell, Part { cost, mark, .. })) in taken.filter(|(_, (_, part))| part.cost > 0) {
             cell.level.uncount_grant();
             let leased = cell.index.and_then(|index| client.cell_mut(index));
             let back = leased.filter(|_| partial.ended >> index & 1 == 0).map_or(0, |leased| {
@@ -326,9 +384,9 @@ impl Set {
 
 impl Taken {
     /// What one of the cells would say of it.
-    pub(crate) fn part(&self, index: usize) -> (u64, Admitted) {
-        let Part { cost, mark } = self.parts.get(index).copied().unwrap_or_default();
-        (cost, Admitted { at: self.at, valid_until: self.valid_until, mark })
+    pub(crate) fn part(&self, index: usize) -> Option<(u64, Admitted)> {
+        let Part { cost, mark, .. } = self.parts.get(index).copied().filter(|part| part.is_charged)?;
+        Some((cost, Admitted { at: self.at, valid_until: self.valid_until, mark }))
     }
 }
 

@@ -86,6 +86,18 @@ fn what_was_minted_meanwhile_is_not_put_back_on_top() {
 }
 
 #[test]
+fn a_mark_that_is_read_too_late_would_put_tokens_on_top() {
+    // What the rule of reading it before is for: a mint has missed the tokens, and nobody could tell.
+    let mut bucket = Bucket::new(&terms(10, 10, 5, Terms::Minted));
+    bucket.take(6);
+    bucket.look(SECOND);
+    let too_late = Mark::of(&bucket.level);
+    assert_eq!(bucket.refund(6, too_late, SECOND), 6);
+    bucket.look(20 * SECOND);
+    assert!(bucket.level.level() > 10, "{}", bucket.level.level());
+}
+
+#[test]
 fn two_refunds_don_t_each_take_the_room_of_both() {
     let mut bucket = Bucket::new(&terms(100, 100, 10, Terms::Minted));
     let (a, b) = (bucket.take(50), bucket.take(50));

@@ -431,8 +431,8 @@ fn reconfigure(rng: &mut Rng) -> Scenario {
 /// three is the scarcest; figures are about that one. With `chaos` everything goes wrong that can.
 fn meters(rng: &mut Rng, chaos: bool) -> Scenario {
     const TOKENS: u64 = 100;
-    const WORKS: u64 = 100;
-    let length = 5 * MINUTE;
+    const WORKS: u64 = 300;
+    let length = 3 * MINUTE;
     let mut scenario = fleet(rng, Rate::per_second(WORKS), WORKS, 15, length, Vec::new());
     let loads = skewed(rng, WORKS, length);
     scenario.happenings =

@@ -74,11 +74,16 @@ impl Book {
 
     /// Of the latest admissions of `who` up to `charged`, `tokens` turned out not to be used.
     pub fn unuse(&mut self, who: &str, charged: u64, mut tokens: u64) {
-        for one in self.admissions.iter_mut().rev() {
-            if &*one.who == who && one.admission.at <= charged {
-                let less = one.admission.tokens.min(tokens);
-                one.admission.tokens -= less;
-                tokens -= less;
+        // Of that very charge, if it is known by its time; else of the last ones before.
+        for is_exact in [true, false] {
+            let mut all = self.admissions.iter_mut().rev();
+            while let Some(one) = all.next().filter(|_| tokens > 0) {
+                let at = one.admission.at;
+                if &*one.who == who && at <= charged && (at == charged) == is_exact {
+                    let less = one.admission.tokens.min(tokens);
+                    one.admission.tokens -= less;
+                    tokens -= less;
+                }
             }
         }
     }

@@ -320,9 +320,9 @@ fn put_back_while_minting(mark_first: bool) {
     let mint = Arc::new(loom::sync::Mutex::new(mint));
     let (others_level, others_mint) = (level.clone(), mint.clone());
     let thread = thread::spawn(move || {
-        let before = Mark::of(&*others_level);
+        let before = mark_first.then(|| Mark::of(&*others_level));
         assert!(others_level.take(5));
-        let mark = if mark_first { before } else { Mark::of(&*others_level) };
+        let mark = before.unwrap_or_else(|| Mark::of(&*others_level));
         let back = others_mint.lock().unwrap().refund(&*others_level, 5, mark, now(100));
         assert!(back <= 5);
     });

