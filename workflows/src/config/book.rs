@@ -684,7 +684,9 @@ impl Wanted {
         if limit.rate.is_none() && !is_fixed {
             problems.push("rate is missing: so many in any window of its period".to_owned());
         }
-        let period_ms = limit.rate.map(|rate| rate.period_ms);
+        // A window of another length needs a rate that says so.
+        let before = cell.filter(|_| is_fixed).map(|cell| cell.rate.target.period.millis());
+        let period_ms = limit.rate.map(|rate| rate.period_ms).or(before);
         let given = match limit.policy.take() {
             Some(LimitPolicyJson::FixedWindow { window, time_zone, boundaries_us, tz_version }) => {
                 let unit = window.or_else(|| period_ms.and_then(WindowJson::of_period)).or(known);

@@ -48,8 +48,9 @@ async fn a_queue_of_none_lets_nobody_wait_and_a_change_of_it_is_heard() {
     }
     group.set(limit("leaky", 10, 1).queue(1));
     pass(3_000).await;
-    assert!(gate.acquire("leaky").await.is_ok());
-    assert!(gate.acquire("leaky").await.is_ok(), "one waits");
+    for _ in 0..2 {
+        assert!(gate.acquire("leaky").await.is_ok(), "one may wait");
+    }
 }
 
 #[tokio::test(start_paused = true)]

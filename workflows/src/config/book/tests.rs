@@ -528,6 +528,14 @@ fn a_fixed_window_is_what_its_rate_says_and_follows_the_calendar() {
         book.apply(at(3), &more).unwrap().changes,
         ["g: rate 1000/day -> 2000/day over 60 s", "g: burst 1000 -> 2000 over 60 s"]
     );
+    let hourly = format!(
+        r#"{{"name":"g","policy":{{"kind":"fixed_window","window":"hour","boundaries_us":[{}]}}}}"#,
+        BEGAN * 2
+    );
+    assert_eq!(
+        book.apply(at(4), &set(&hourly)).unwrap_err(),
+        [r#"limit "g": rate is per 86400 s, allowed: per hour, which is the window"#]
+    );
     let bucket = set(r#"{"name":"g","policy":{"kind":"token_bucket"}}"#);
     assert_eq!(book.apply(at(4), &bucket).unwrap().changes.len(), 1);
     assert_eq!(book.renewal_due(), None);
