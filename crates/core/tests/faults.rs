@@ -464,3 +464,14 @@ fn a_reply_whose_time_was_read_before_a_refill_mints_nothing_twice() {
     assert_eq!(mint(500_000, 500_000), 49);
     assert_eq!(mint(500_000, 200_000), 49);
 }
+
+#[test]
+fn a_ramp_that_ends_before_it_begins_is_refused_naming_it() {
+    let mut config = CellConfig::constant("api", Rate::per_second(1), 1, Span::from_secs(10));
+    assert_eq!(config.check(), Ok(()));
+    (config.rate.start, config.rate.end) = (LedgerTime(2), LedgerTime(1));
+    let told = "ramp is an end before its start, allowed: an end at or after the start";
+    assert_eq!(config.check().unwrap_err().to_string(), told);
+    config.rate.end = LedgerTime(2) + Span::from_secs(24 * 3_600 + 1);
+    assert_eq!(config.check().unwrap_err().to_string(), "ramp is 86401000 ms, allowed: 0 to 24 h");
+}
