@@ -64,7 +64,7 @@ pub fn ledger(state: &State) -> pb::Ledger {
 /// # Errors
 /// [`StateError::Broken`] when a part is missing.
 pub fn ledger_of(ledger: pb::Ledger) -> Result<State, StateError> {
-    Reader { now: ledger.now_us }.ledger(ledger)
+    Reader { now: ledger.now_us, brief: ledger.brief }.ledger(ledger)
 }
 
 struct Writer<'a> {
@@ -103,6 +103,7 @@ impl<'a> Writer<'a> {
             ignored_configs: state.ignored_configs,
             ignored_version: state.ignored_version.map(version),
             digest: state.digest.0,
+            brief: true,
         }
     }
 
@@ -112,6 +113,8 @@ impl<'a> Writer<'a> {
 
     fn cell(&self, cell: &Cell) -> pb::Cell {
         let config = &cell.config;
+        let mut next = 0;
+        let holding = |(holder, holding): (&Holder, &Holding)| self.holding(cell, holder, holding, &mut next);
         pb::Cell {
             limit: config.key.limit.clone(),
             meter: config.key.meter.clone(),
@@ -135,11 +138,7 @@ impl<'a> Writer<'a> {
                 Kind::Turns => 2,
                 Kind::Permits => 3,
             },
-            holdings: cell
-                .holders
-                .iter()
-                .map(|(holder, holding)| self.holding(cell, holder, holding))
-                .collect(),
+            holdings: cell.holders.iter().map(holding).collect(),
             strict: cell.strict.iter().map(|(id, strict)| self.strict(id, strict)).collect(),
             next_place: cell.next_place,
             used: cell.used,
@@ -162,9 +161,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn holding(&self, cell: &Cell, holder: &Holder, holding: &Holding) -> pb::Holding {
+    /// `next` is the index after that of the holding before.
+    fn holding(&self, cell: &Cell, holder: &Holder, holding: &Holding, next: &mut u32) -> pb::Holding {
+        let index = self.workers.get(&holder.incarnation).copied().unwrap_or(u32::MAX);
         let mut written = pb::Holding {
-            worker: self.workers.get(&holder.incarnation).copied().unwrap_or(u32::MAX),
+            worker: index,
             borrowed: holder.borrowed,
             acked: holding.acked.map(|lease| self.lease(lease)),
             pending: holding.pending.map(|lease| self.lease(lease)),
@@ -189,10 +190,11 @@ impl<'a> Writer<'a> {
             held_secs: holding
                 .held_since
                 .map(|since| whole_secs(self.state.now.0).saturating_sub(whole_secs(since.0))),
-            same: 0,
+            unlike: 0,
         };
         let last = Last::in_state(self.state, holder.incarnation);
-        usual::leave_out(&mut written, holding, &cell.config, last);
+        usual::leave_out(&mut written, holding, &cell.config, last, *next);
+        *next = index.saturating_add(1);
         written
     }
 
@@ -393,6 +395,8 @@ fn ended_of(how: u32) -> Ended {
 
 struct Reader {
     now: u64,
+    /// Whether what follows from something else isn't written.
+    brief: bool,
 }
 
 impl Reader {
@@ -447,11 +451,14 @@ impl Reader {
             initial: limits::initial_of(cell.initially_empty),
             queue: cell.queue,
         };
-        let mut holders = Vec::with_capacity(cell.holdings.len());
+        let (mut holders, mut next) = (Vec::with_capacity(cell.holdings.len()), 0);
         for holding in cell.holdings {
-            let position = usize::try_from(holding.worker).unwrap_or(usize::MAX);
+            let (same, index) =
+                if self.brief { usual::left_out(&holding, next) } else { (0, holding.worker) };
+            next = index.saturating_add(1);
+            let position = usize::try_from(index).unwrap_or(usize::MAX);
             let (incarnation, last) = *known.get(position).ok_or(StateError::Broken("a holding's worker"))?;
-            let (holder, same) = (Holder { incarnation, borrowed: holding.borrowed }, holding.same);
+            let holder = Holder { incarnation, borrowed: holding.borrowed };
             let mut holding = self.holding(holding)?;
             usual::put_back(&mut holding, same, &config, last);
             holders.push((holder, holding));
@@ -885,7 +892,6 @@ mod tests {
         let carried = pb::Coordinator { ledger: Some(super::ledger(state)), ..pb::Coordinator::default() };
         let bytes = encode(&carried);
         assert_eq!(ledger_of(decode(&bytes).unwrap().ledger.unwrap()).unwrap(), *state);
-        println!("{} bytes", bytes.len());
         assert!(bytes.len() < 512 * 1024, "{} bytes, {} a holding", bytes.len(), bytes.len() / holdings);
     }
 

@@ -41,6 +41,8 @@ struct Row {
     fairness_error_mean: Option<f64>,
     messages_per_worker_minute: Option<f64>,
     high_wait_p99_ms: Option<u64>,
+    utilization_calm_mean: Option<f64>,
+    utilization_calm_min: Option<f64>,
     events: u64,
     seconds: f64,
 }
@@ -56,6 +58,7 @@ struct Tally {
     unfair: (u64, u64),
     messages_milli: u64,
     high_waits: BTreeMap<u64, u64>,
+    calm: Vec<u64>,
     violating: Vec<Outcome>,
 }
 
@@ -73,6 +76,7 @@ impl Tally {
         if let Some(error) = figures.fairness_error_ppm {
             self.unfair = (self.unfair.0 + error, self.unfair.1 + 1);
         }
+        self.calm.extend(figures.calm_utilization_ppm);
         for (wait, tokens) in &figures.high_waits {
             *self.high_waits.entry(*wait).or_default() += tokens;
         }
@@ -97,6 +101,8 @@ impl Tally {
             fairness_error_mean: mean(self.unfair.0, self.unfair.1),
             messages_per_worker_minute: mean(self.messages_milli * 1_000, self.seeds),
             high_wait_p99_ms: scenario::p99(&self.high_waits),
+            utilization_calm_mean: mean(self.calm.iter().sum(), self.calm.len() as u64),
+            utilization_calm_min: self.calm.iter().min().copied().map(ratio),
             events: self.events,
             seconds,
         }
@@ -201,6 +207,8 @@ fn chaos(seeds: Range<u64>, rules: Rules) -> Row {
         fairness_error_mean: None,
         messages_per_worker_minute: None,
         high_wait_p99_ms: None,
+        utilization_calm_mean: None,
+        utilization_calm_min: None,
         events: tally.steps,
         seconds: started.elapsed().as_secs_f64(),
     }
@@ -265,7 +273,11 @@ fn line(row: &Row) -> String {
         row.seconds
     );
     if let Some(wait) = row.high_wait_p99_ms {
-        let _ok = write!(text, "  highest tier waits {wait} ms, p99");
+        let _ok = write!(
+            text,
+            "  highest tier waits {wait} ms, p99; calm: used {}",
+            some(row.utilization_calm_mean, 4)
+        );
     }
     text
 }

@@ -22,6 +22,10 @@ const PENDING_SHARE: u32 = 1 << 4;
 const PENDING_CAP: u32 = 1 << 5;
 /// The acknowledged lease is that of the worker's request before the last one.
 const ACKED_SEQ: u32 = 1 << 6;
+/// Its worker is the one after that of the holding before.
+const NEXT: u32 = 1 << 7;
+/// All of these: the usual.
+const ALL: u32 = (1 << 8) - 1;
 
 /// What a worker said last.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,14 +48,29 @@ fn usual_end(seen: LedgerTime, config: &CellConfig) -> LedgerTime {
     seen + (counted(config.lease) + config.policy.drain())
 }
 
-/// Leaves out of `written` what follows from the rest and from what its worker said last.
+/// Leaves out of `written` what follows from the rest, from what its worker said last, and from the index that comes `next`.
 pub(super) fn leave_out(
     written: &mut pb::Holding,
     holding: &Holding,
     config: &CellConfig,
     last: Option<Last>,
+    next: u32,
 ) {
-    let Some(last) = last else { return };
+    let mut same = last.map_or(0, |last| leave_out_of_leases(written, holding, config, last));
+    if written.worker == next {
+        same |= NEXT;
+        written.worker = 0;
+    }
+    written.unlike = ALL & !same;
+}
+
+/// What is left out of a brief ledger's holding, and the index of its worker.
+pub(super) fn left_out(written: &pb::Holding, next: u32) -> (u32, u32) {
+    let same = ALL & !written.unlike;
+    (same, if same & NEXT != 0 { next } else { written.worker })
+}
+
+fn leave_out_of_leases(written: &mut pb::Holding, holding: &Holding, config: &CellConfig, last: Last) -> u32 {
     let mut same = 0;
     if holding.seen == last.seen {
         same |= SEEN;
@@ -85,7 +104,7 @@ pub(super) fn leave_out(
             written.pending = None;
         }
     }
-    written.same = same;
+    same
 }
 
 /// Puts back what [`leave_out`] left out.

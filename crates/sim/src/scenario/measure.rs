@@ -170,6 +170,8 @@ pub struct Figures {
     pub fairness_error_ppm: Option<u64>,
     /// Tokens of the highest of several tiers, by how many milliseconds they waited while nothing was wrong.
     pub high_waits: BTreeMap<u64, u64>,
+    /// [`Figures::utilization_ppm`] where tiers are looked at and nothing went wrong.
+    pub calm_utilization_ppm: Option<u64>,
 }
 
 impl Measure {
@@ -318,6 +320,7 @@ impl Measure {
             zero_grant_seconds: self.zero_max,
             fairness_error_ppm: (self.unfair.1 > 0).then(|| ratio(self.unfair.0, self.unfair.1)),
             high_waits: BTreeMap::new(),
+            calm_utilization_ppm: None,
         }
     }
 }

@@ -27,6 +27,23 @@ fn a_moving_load_is_followed_at_one_message_a_second_and_worker() {
 }
 
 #[test]
+fn a_high_tier_gets_its_bursts_beside_a_saturated_low_one() {
+    let mut calm = Vec::new();
+    let mut waits = std::collections::BTreeMap::new();
+    for seed in 0..8 {
+        let outcome = scenario::run("tiers", seed, Rules::ALL, false).unwrap();
+        assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+        assert!(outcome.peak_over_bound_ppm <= 1_000_000);
+        calm.extend(outcome.figures.calm_utilization_ppm);
+        for (wait, tokens) in outcome.figures.high_waits {
+            *waits.entry(wait).or_default() += tokens;
+        }
+    }
+    assert!(calm.len() >= 2 && calm.iter().sum::<u64>() / calm.len() as u64 >= 970_000, "{calm:?}");
+    assert!(scenario::p99(&waits).unwrap() <= 2_000, "two heartbeats");
+}
+
+#[test]
 fn a_burst_smaller_than_the_fleet_is_used_and_fairly() {
     let outcome = play("small-burst");
     assert!(outcome.figures.utilization_ppm >= 950_000, "{:?}", outcome.figures);
