@@ -2,7 +2,8 @@
 //!
 //! - [`args`] is the command line, [`commands`] what it does;
 //! - [`settings`] is where Temporal is, [`connection`] the one way to the workflows: it puts every error into words;
-//! - [`host`] runs the coordinators' code, [`alarm`] tells its log of limits that starve somebody, [`temporal_server`] a Temporal dev server beneath it.
+//! - [`host`] runs the coordinators' code, [`alarm`] tells its log of limits that starve somebody, [`metrics`] what it
+//!   shows to Prometheus, [`temporal_server`] a Temporal dev server beneath it.
 //!
 //! It decides nothing about limits: that is up to the workflows.
 
@@ -14,6 +15,7 @@ pub mod connection;
 pub mod failure;
 pub mod host;
 pub mod logging;
+pub mod metrics;
 pub mod moment;
 pub mod quantity;
 pub mod settings;

@@ -180,6 +180,7 @@ impl Place {
             self.leave(queue, admitted.at);
             cell.counts.waited.fetch_add(1, Ordering::Relaxed);
             cell.counts.waited_us.fetch_add(admitted.at.since(self.since).0, Ordering::Relaxed);
+            cell.counts.meter.waited(admitted.at.since(self.since));
             return Poll::Ready(Ok(cell.permit(self.cost, admitted)));
         }
         cell.level.set_waiting(queue.present());

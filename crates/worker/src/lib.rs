@@ -34,6 +34,7 @@
 //! - [`interceptor`]: asks before every activity of a Temporal worker.
 //! - [`transport`]: how messages reach the coordinator.
 //! - [`options`], [`error`], [`clock`].
+//! - `metrics`, with the feature of that name: figures for Prometheus.
 //! - `testing`, with the feature of that name: a gate without a server, for tests of code that asks.
 
 pub mod acquire;
@@ -42,6 +43,8 @@ pub mod error;
 pub mod gate;
 pub mod interceptor;
 pub mod limit;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod options;
 pub mod permit;
 pub mod state;
@@ -58,6 +61,7 @@ mod level;
 #[cfg(test)]
 mod level_tests;
 mod local;
+mod metered;
 mod notice;
 mod queue;
 mod random;

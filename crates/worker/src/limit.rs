@@ -9,6 +9,7 @@ use crate::fork::Home;
 use crate::gate::Inner;
 use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
 use crate::local;
+use crate::metered::CellMeter;
 use crate::permit::{Outcome, Permit};
 use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
 use crate::random::{Identities, Spread};
@@ -140,6 +141,7 @@ pub(crate) struct Counts {
     /// Tokens that were taken for nothing, since their lease had ended. They can't be put back: a newer lease may have begun.
     pub void: AtomicU64,
     pub outcomes: [AtomicU64; Outcome::ALL.len()],
+    pub meter: CellMeter,
 }
 
 impl std::fmt::Debug for Cell {

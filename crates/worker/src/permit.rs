@@ -167,7 +167,8 @@ impl Permit {
             if actual < self.cost {
                 // The earliest time at which it can have been charged: what has come in since lessens the refund.
                 let charged = BootTime(self.admitted.at.0.saturating_sub(cell.core.clock.error().0));
-                mint.refund(level, self.cost - actual, charged, now);
+                let back = mint.refund(level, self.cost - actual, charged, now);
+                cell.counts.meter.refunded(if mint.conserves() { 0 } else { back });
             } else {
                 mint.overdraw(level, actual - self.cost);
             }

@@ -15,6 +15,7 @@ fn row(limit: &str, rate: u64) -> LimitRowJson {
         tier: CellKey::TIER.to_owned(),
         rate_micro: rate * MICRO,
         target_micro: rate * MICRO,
+        ramp_begins_us: None,
         ramp_ends_us: None,
         burst: 16,
         free_milli: 3_290,
@@ -52,6 +53,7 @@ fn status(limits: Vec<LimitRowJson>) -> StatusJson {
         ignored_version: None,
         resets: 0,
         runs: 1,
+        state_bytes: None,
         digest: String::new(),
     }
 }

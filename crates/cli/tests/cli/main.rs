@@ -17,6 +17,7 @@ mod inworkflow;
 mod jobs;
 mod life;
 mod load;
+mod metrics;
 mod past;
 mod python;
 mod record;

@@ -13,6 +13,7 @@ mod in_flight;
 mod kit;
 mod leases;
 mod logs;
+mod metrics;
 mod strict;
 mod waiting;
 mod world;
