@@ -210,6 +210,10 @@ pub struct Serve {
     /// Serve metrics for Prometheus there, at /metrics; port 0 is any that is free [default: none]
     #[arg(long, value_name = "IP:PORT", value_parser = quantity::socket, allow_hyphen_values = true)]
     pub metrics: Option<SocketAddr>,
+    /// Push metrics every 15 s by OTLP over gRPC to this collector: http://HOST:4317 [default: none]
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
     /// How it logs.
     #[command(flatten)]
     pub log: Log,

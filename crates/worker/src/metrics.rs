@@ -8,6 +8,8 @@
 //! # }
 //! ```
 //!
+//! `Gate::push_metrics`, with the feature `otlp`, sends them to an OpenTelemetry collector instead.
+//!
 //! A process with an endpoint of its own takes them from [`Gate::metrics`]: as text, or as a [`Collector`] for a registry of
 //! the crate `prometheus-client`. What each figure means says [`tollgate_metrics::catalogue`].
 //!
@@ -31,6 +33,8 @@ use tollgate_metrics::snapshot::real;
 use tollgate_metrics::{DescriptorEncoder, figures};
 
 pub use std::net::SocketAddr;
+#[cfg(feature = "otlp")]
+pub use tollgate_metrics::otlp::{Push, PushError};
 pub use tollgate_metrics::{Collector, Endpoint, EndpointError, Histogram, Snapshot};
 
 /// The figures of one gate. It doesn't keep the gate going, and goes on after the gate has ended.
@@ -51,6 +55,19 @@ impl Gate {
     pub async fn serve_metrics(&self, address: SocketAddr) -> Result<Endpoint, EndpointError> {
         let metrics = self.metrics();
         Endpoint::bind(address, figures(move || ready(metrics.snapshot()))).await
+    }
+}
+
+#[cfg(feature = "otlp")]
+impl Gate {
+    /// Pushes its figures by OTLP over gRPC to the collector at `address`, such as `http://localhost:4317`, in the name of
+    /// `service`, as long as the returned [`Push`] lives. Needs the feature `otlp`.
+    ///
+    /// # Errors
+    /// [`PushError`] when that can't be; a collector that is away is none.
+    pub fn push_metrics(&self, address: &str, service: &str, every: Duration) -> Result<Push, PushError> {
+        let metrics = self.metrics();
+        Push::start(address, service, every, figures(move || ready(metrics.snapshot())))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::metrics::{Groups, Temporal};
 use crate::signals::StopSignals;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tollgate_metrics::{Endpoint, EndpointError, figures};
+use tollgate_metrics::{Endpoint, Figures, figures};
 
 /// Runs a coordinator host until it is asked to stop.
 ///
@@ -23,9 +23,12 @@ pub async fn run(global: &Global, options: &Serve) -> Result<(), Failure> {
     let groups = global.groups();
     let ready = format!("ready: groups {} on {}", groups.join(","), settings.address());
     let metrics = Arc::new(Temporal::default());
+    let figures = figures_of(Groups::new(&groups, metrics.clone()));
+    #[cfg(feature = "otlp")]
+    let _push = push(options, figures.clone())?;
     // Before all else, so that also a host that never gets to Temporal shows that; until the end.
     let _endpoint = match options.metrics {
-        Some(address) => Some(show(address, Groups::new(&groups, metrics.clone())).await?),
+        Some(address) => Some(show(address, figures).await?),
         None => None,
     };
     let host = Host { settings, groups, call_timeout: global.timeout, metrics: Some(metrics) };
@@ -34,18 +37,26 @@ pub async fn run(global: &Global, options: &Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn show(address: SocketAddr, groups: Groups) -> Result<Endpoint, Failure> {
+fn figures_of(groups: Groups) -> Figures {
     let groups = Arc::new(groups);
-    let snapshot = move || {
+    figures(move || {
         let groups = groups.clone();
         async move { groups.snapshot().await }
-    };
-    let endpoint = Endpoint::bind(address, figures(snapshot)).await.map_err(|error| match error {
-        EndpointError::Taken(_) | EndpointError::Refused { .. } => {
-            Failure::Usage(format!("--metrics: {error}"))
-        }
-        other => Failure::Failed(other.to_string()),
-    })?;
+    })
+}
+
+async fn show(address: SocketAddr, figures: Figures) -> Result<Endpoint, Failure> {
+    let endpoint = Endpoint::bind(address, figures).await;
+    let endpoint = endpoint.map_err(|error| Failure::Usage(format!("--metrics: {error}")))?;
     print_line(&format!("metrics: http://{}/metrics", endpoint.address()))?;
     Ok(endpoint)
+}
+
+#[cfg(feature = "otlp")]
+fn push(options: &Serve, figures: Figures) -> Result<Option<tollgate_metrics::otlp::Push>, Failure> {
+    /// As often as the coordinators may be asked.
+    const EVERY: std::time::Duration = std::time::Duration::from_secs(15);
+    let Some(address) = &options.otlp else { return Ok(None) };
+    let push = tollgate_metrics::otlp::Push::start(address, "tollgate", EVERY, figures);
+    push.map(Some).map_err(|error| Failure::Usage(format!("--otlp: {error}")))
 }

@@ -25,6 +25,10 @@ tollgate serve --metrics 0.0.0.0:9464      # a coordinator host
 A process with an endpoint of its own takes `gate.metrics()`: `.text()`, or as a collector in a registry of the crate \
 `prometheus-client`. `Snapshot::merge` puts several gates into one text.
 
+Where nobody scrapes, the feature `otlp` pushes the same figures under the same names to an OpenTelemetry collector, over gRPC: \
+`gate.push_metrics(\"http://localhost:4317\", \"orders\", Duration::from_secs(15))?`, and `tollgate serve --otlp http://localhost:4317` where that is built with \
+`--features otlp`.
+
 A host asks a coordinator when it is scraped, once in 15 seconds at most, and waits two seconds for the answer: without one \
 `tollgate_coordinator_up` is 0, and a minute later the group's other figures are gone. Every host shows every group that it \
 serves, so queries take the `max` over hosts; the dashboard and the alerts do.

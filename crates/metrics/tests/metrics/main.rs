@@ -8,4 +8,6 @@
 
 mod document;
 mod names;
+#[cfg(feature = "otlp")]
+mod pushing;
 mod serving;
