@@ -38,8 +38,8 @@ serves, so queries take the `max` over hosts; the dashboard and the alerts do.
 
 Both are tested against a running fleet and a real Prometheus.
 
-How many series: a worker has about 60 for each limit that it has asked for (buckets included; 1,000 limits at most, whatever names \
-it is asked for), and about 25 beside them. A host has 14 for each limit of a group, of which there are up to 1,000, and 10 for \
+How many series: a worker has about 50 for each limit that it has asked for (buckets included; 1,000 limits at most, whatever names \
+it is asked for), and about 25 beside them. A host has 14 for each limit of a group, of which there are up to 1,000, and 11 for \
 each group.
 ";
 
