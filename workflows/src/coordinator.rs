@@ -36,6 +36,7 @@ use crate::wire::lease::{
 use crate::wire::outlook::WouldAdmitJson;
 use crate::wire::status::{self, FilterJson, LimitRowJson, StatusJson, UnreadableJson};
 use crate::wire::{Unreadable, payload, read, write};
+use prost::Message as _;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use temporalio_common::data_converters::RawValue;
@@ -288,7 +289,8 @@ impl Coordinator {
     /// A small overview.
     #[query(name = "status")]
     pub fn status(&self, _ctx: &WorkflowContextView, _input: RawValue) -> RawValue {
-        write(&self.overview())
+        let state_bytes = Some(self.to_proto().encoded_len() as u64);
+        write(&StatusJson { state_bytes, ..self.overview() })
     }
 
     /// Limits with their holders.
@@ -543,6 +545,7 @@ impl Coordinator {
             ignored_version: state.ignored_version.map(VersionJson::of),
             resets: self.resets,
             runs: self.runs,
+            state_bytes: None,
             digest: format!("{:016x}", state.digest.0),
         }
     }

@@ -3,6 +3,7 @@
 //! - [`checks`]: `cargo xtask test`, an ordered list of steps.
 //! - [`rules`]: the rules on who may depend on whom, and the checker that holds them.
 //! - [`temporal_cli`], [`python_sdk`]: find the Temporal CLI and Temporal's Python SDK, or download pinned ones.
+//! - [`prometheus`]: finds a Prometheus, or unpacks Debian's.
 //! - [`process`]: starts child processes, waits for them, breaks them, and leaves none behind.
 //! - [`downstream`]: an HTTP server with an allowance of its own, which knows nothing of tollgate.
 //! - [`fleet`]: a Temporal server, hosts, workers and a batch as real processes, and what is read from them.
@@ -24,6 +25,7 @@ pub mod demo;
 pub mod downstream;
 pub mod fleet;
 pub mod process;
+pub mod prometheus;
 pub mod python_sdk;
 pub mod record_history;
 pub mod rules;

@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::print_stdout,
-    reason = "a program for a terminal; `temporal-cli` and `python-sdk` print their results"
+    reason = "a program for a terminal; `temporal-cli`, `python-sdk` and `prometheus` print their results"
 )]
 
 use std::process::ExitCode;
@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use xtask::{
-    bench, chaos, checks, demo, downstream, python_sdk, record_history, temporal_cli, workspace::Workspace,
+    bench, chaos, checks, demo, downstream, prometheus, python_sdk, record_history, temporal_cli,
+    workspace::Workspace,
 };
 
 /// Tasks of the tollgate repository.
@@ -39,6 +40,8 @@ enum Task {
     TemporalCli,
     /// Print the folder of Temporal's Python SDK, which tests use; download it when there is none.
     PythonSdk,
+    /// Print the path of a Prometheus, which tests use; unpack Debian's when there is none.
+    Prometheus,
 }
 
 fn main() -> ExitCode {
@@ -70,6 +73,10 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::TemporalCli => {
             let found = temporal_cli::find_or_fetch(Workspace::find()?.root())?;
             println!("{}", found.path.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Prometheus => {
+            println!("{}", prometheus::find_or_fetch(Workspace::find()?.root())?.display());
             Ok(ExitCode::SUCCESS)
         }
         Task::PythonSdk => {

@@ -4,6 +4,7 @@ use crate::file::tree::Language;
 use crate::quantity;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::units::Span;
@@ -124,6 +125,7 @@ Examples:
   tollgate serve
   tollgate serve --group default --group batch --address temporal:7233 --namespace limits
   TEMPORAL_PROFILE=production RUST_LOG=tollgate=debug tollgate serve --log-format json
+  tollgate serve --metrics 0.0.0.0:9464     and curl http://localhost:9464/metrics
 
 It makes sure that each group's workflows are there, and prints `ready: groups default on HOST:PORT` once it serves.
 Without Temporal it keeps trying; for its namespace it waits as long as --timeout says. Run two of them: either may
@@ -279,6 +281,13 @@ pub struct Dev {
 /// `tollgate serve`.
 #[derive(Clone, Debug, Args)]
 pub struct Serve {
+    /// Serve metrics for Prometheus there, at /metrics; port 0 is any that is free [default: none]
+    #[arg(long, value_name = "IP:PORT", value_parser = quantity::socket, allow_hyphen_values = true)]
+    pub metrics: Option<SocketAddr>,
+    /// Push metrics every 15 s by OTLP over gRPC to this collector: http://HOST:4317 [default: none]
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
     /// How it logs.
     #[command(flatten)]
     pub log: Log,

@@ -3,7 +3,9 @@
 use crate::alarm::Alarm;
 use crate::connection::{Settings, is_about_namespace, no_namespace};
 use crate::failure::Failure;
+use crate::metrics::Temporal;
 use crate::signals::StopSignals;
+use std::sync::Arc;
 use std::time::Duration;
 use temporalio_client::errors::WorkflowInteractionError;
 use temporalio_client::{Client, UntypedWorkflow, WorkflowDescribeOptions, WorkflowExecutionStatus};
@@ -32,6 +34,8 @@ pub struct Host {
     pub groups: Vec<String>,
     /// How long one call may take.
     pub call_timeout: Duration,
+    /// Whoever shows figures is given the connection.
+    pub metrics: Option<Arc<Temporal>>,
 }
 
 impl Host {
@@ -50,6 +54,9 @@ impl Host {
             signal = stop.recv() => return Ok(signal),
             client = self.connect() => client?,
         };
+        if let Some(metrics) = &self.metrics {
+            metrics.connected(&client);
+        }
         tokio::select! {
             signal = stop.recv() => return Ok(signal),
             found = self.find_namespace(&client) => found?,

@@ -3,7 +3,8 @@
 //! - [`args`] is the command line, [`commands`] what it does;
 //! - [`file`](mod@file) reads and writes files of limits;
 //! - [`settings`] is where Temporal is, [`connection`] the one way to the workflows: it puts every error into words;
-//! - [`host`] runs the coordinators' code, [`alarm`] tells its log of limits that starve somebody, [`temporal_server`] a Temporal dev server beneath it.
+//! - [`host`] runs the coordinators' code, [`alarm`] tells its log of limits that starve somebody, [`metrics`] what it
+//!   shows to Prometheus, [`temporal_server`] a Temporal dev server beneath it.
 //!
 //! It decides nothing about limits: that is up to the workflows.
 
@@ -16,6 +17,7 @@ pub mod failure;
 pub mod file;
 pub mod host;
 pub mod logging;
+pub mod metrics;
 pub mod moment;
 pub mod quantity;
 pub mod settings;

@@ -98,6 +98,15 @@ pub fn every(text: &str) -> Result<std::time::Duration, String> {
     Ok(std::time::Duration::from_millis(ms))
 }
 
+/// Reads where to listen.
+///
+/// # Errors
+/// What is allowed.
+pub fn socket(text: &str) -> Result<std::net::SocketAddr, String> {
+    let allowed = "allowed: an IP address and a port, as 127.0.0.1:9464, 0.0.0.0:9464 or [::]:9464";
+    text.parse().map_err(|_| allowed.to_owned())
+}
+
 /// Reads a burst.
 ///
 /// # Errors

@@ -271,6 +271,7 @@ impl Place {
                     for (cell, _) in charges.each() {
                         cell.counts.waited.fetch_add(1, Ordering::Relaxed);
                         cell.counts.waited_us.fetch_add(at.since(self.since).0, Ordering::Relaxed);
+                        cell.counts.meter.waited(at.since(self.since));
                     }
                     return Poll::Ready(Ok(permit));
                 }

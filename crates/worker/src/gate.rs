@@ -8,6 +8,7 @@ use crate::fork::Home;
 use crate::keeper::Keeper;
 use crate::level::SharedLevel;
 use crate::limit::{Cell, Core, Family, Limit, is_locked};
+use crate::metered::GateMeter;
 use crate::meters::Meters;
 use crate::notice;
 use crate::options::{Messages, Options};
@@ -63,7 +64,7 @@ impl Gate {
         Ok(gate)
     }
 
-    #[cfg(feature = "testing")]
+    #[cfg(any(feature = "metrics", feature = "testing"))]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
     }
@@ -109,6 +110,7 @@ impl Gate {
             cells: RwLock::default(),
             status: Mutex::new(status),
             ledger: Mutex::new(None),
+            meter: GateMeter::default(),
             ending: AtomicU8::new(Ending::No as u8),
             incarnation: watch::Sender::new(Some(incarnation)),
             heard: watch::Sender::new(false),
@@ -278,6 +280,7 @@ pub(crate) struct Shared {
     cells: RwLock<Cells>,
     status: Mutex<Status>,
     ledger: Mutex<Option<Heard>>,
+    pub meter: GateMeter,
     ending: AtomicU8,
     /// Who this is; `None` when the keeper has ended.
     pub incarnation: watch::Sender<Option<Incarnation>>,

@@ -8,6 +8,7 @@ use crate::error::{Reason, TransportError};
 use crate::gate::{Ending, Heard, Shared};
 use crate::level::SharedLevel;
 use crate::limit::Cell;
+use crate::metered::Unanswered;
 use crate::queue::{Facts, Together, duration};
 use crate::state::{Condition, Coordinator, condition};
 use crate::transport::Transport;
@@ -294,9 +295,12 @@ impl Keeper {
         }
         self.sent = request.seq;
         self.unanswered_since.get_or_insert(now.boot);
-        if let Some(call) = self.call.take() {
+        if let Some(call) = self.call.take()
+            && !call.is_finished()
+        {
             // Given up: its answer would be ignored.
             call.abort();
+            self.fail(TransportError::Timeout, now);
         }
         let message = HeartbeatJson::of(&request);
         let (transport, outbox, timeout) = (self.transport.clone(), self.outbox.clone(), self.timeout);
@@ -328,7 +332,7 @@ impl Keeper {
             Ok(Err(refusal)) => self.refused(&mut client, refusal, now),
             Err(error) => {
                 client.on_failure(now);
-                self.reach(Coordinator::Unreachable(error), now);
+                self.fail(error, now);
             }
         }
         drop(client);
@@ -339,6 +343,7 @@ impl Keeper {
         self.unanswered_since = None;
         self.rebirths = 0;
         let took = now.boot.since(self.sent_at);
+        self.shared.meter.answered(took);
         *self.shared.ledger() = Some(Heard { sent: self.sent_at, at: reply.at, took });
         self.recovering_until = reply.recovering_until.map(|until| now.boot + until.since(reply.at));
         let barred = reply.evicted.then_some(Reason::Evicted);
@@ -355,7 +360,13 @@ impl Keeper {
         self.reach(Coordinator::Reachable, now);
     }
 
+    fn fail(&mut self, error: TransportError, now: Now) {
+        self.shared.meter.unanswered(Unanswered::error(&error));
+        self.reach(Coordinator::Unreachable(error), now);
+    }
+
     fn refused(&mut self, client: &mut Client<SharedLevel>, refusal: RequestError, now: Now) {
+        self.shared.meter.unanswered(Unanswered::refusal(refusal));
         match client.on_refusal(now, refusal) {
             AfterRefusal::GoOn => {}
             AfterRefusal::Reincarnate => {

@@ -34,6 +34,7 @@
 //! - [`interceptor`]: asks before every activity of a Temporal worker; [`rule`] says what it costs.
 //! - [`transport`]: how messages reach the coordinator.
 //! - [`options`], [`error`], [`clock`].
+//! - `metrics`, with the feature of that name: figures for Prometheus.
 //! - `testing`, with the feature of that name: a gate without a server, for tests of code that asks.
 
 pub mod acquire;
@@ -44,6 +45,8 @@ pub mod gate;
 pub mod interceptor;
 pub mod limit;
 pub mod meters;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod options;
 pub mod permit;
 pub mod rule;
@@ -63,6 +66,7 @@ mod level;
 #[cfg(test)]
 mod level_tests;
 mod local;
+mod metered;
 mod notice;
 mod queue;
 mod random;

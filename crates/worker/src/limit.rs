@@ -11,6 +11,7 @@ use crate::gate::Inner;
 use crate::lenders::Lenders;
 use crate::level::{AtomicLevel, POCKETS_MAX, SharedLevel};
 use crate::local;
+use crate::metered::CellMeter;
 use crate::permit::{Outcome, Permit};
 use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
 use crate::random::{Identities, Spread};
@@ -192,6 +193,7 @@ pub(crate) struct Counts {
     pub outcomes: [AtomicU64; Outcome::ALL.len()],
     /// Tokens that were used and not charged, since the debt was at its bound.
     pub beyond: AtomicU64,
+    pub meter: CellMeter,
 }
 
 impl std::fmt::Debug for Cell {

@@ -351,6 +351,7 @@ impl Cell {
                 let now = self.core.clock.now();
                 let (mint, level) = leased.bucket();
                 settled.returned = mint.refund(level, cost - actual, mark, now);
+                self.counts.meter.refunded(if mint.conserves() { 0 } else { settled.returned });
             } else {
                 settled.charged = leased.overdraw(actual - cost);
                 settled.beyond = actual - cost - settled.charged;

@@ -47,6 +47,9 @@ pub struct StatusJson {
     /// Times that this coordinator continued as new.
     #[serde(default)]
     pub runs: u64,
+    /// Bytes of the state that goes through continue-as-new; only query `status` counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_bytes: Option<u64>,
     /// Fingerprint of the ledger.
     pub digest: String,
 }
@@ -80,6 +83,9 @@ pub struct LimitRowJson {
     pub rate_micro: u64,
     /// The rate that a ramp goes to.
     pub target_micro: u64,
+    /// When the ramp began, while one is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ramp_begins_us: Option<u64>,
     /// When the ramp ends, while one is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ramp_ends_us: Option<u64>,
@@ -275,6 +281,7 @@ impl LimitRowJson {
             tier: view.key.tier.clone(),
             rate_micro: view.rate_micro,
             target_micro: view.target_micro,
+            ramp_begins_us: view.ramp_begins.map(|begin| begin.0),
             ramp_ends_us: view.ramp_ends.map(|end| end.0),
             burst: view.burst,
             free_milli: view.free.milli_floor(),

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use crate::workspace::Workspace;
-use crate::{chaos, demo, python_sdk, report, rules, temporal_cli};
+use crate::{chaos, demo, prometheus, python_sdk, report, rules, temporal_cli};
 
 /// What `cargo xtask test` takes.
 #[derive(Debug, Clone, Default, Args)]
@@ -51,6 +51,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "build", purpose: "every target builds", run: build },
     Step { name: "temporal", purpose: "there is a Temporal CLI for end-to-end tests", run: temporal },
     Step { name: "python", purpose: "there is Temporal's Python SDK for the same", run: python },
+    Step { name: "prometheus", purpose: "there is a Prometheus for the same", run: find_prometheus },
     Step { name: "test", purpose: "all tests pass, those on a real Temporal server too", run: test },
     Step {
         name: "demo",
@@ -71,11 +72,17 @@ pub struct Session<'a> {
     workspace: &'a Workspace,
     temporal_cli: OnceCell<PathBuf>,
     python_sdk: OnceCell<PathBuf>,
+    prometheus: OnceCell<PathBuf>,
 }
 
 impl<'a> Session<'a> {
     fn new(workspace: &'a Workspace) -> Self {
-        Self { workspace, temporal_cli: OnceCell::new(), python_sdk: OnceCell::new() }
+        Self {
+            workspace,
+            temporal_cli: OnceCell::new(),
+            python_sdk: OnceCell::new(),
+            prometheus: OnceCell::new(),
+        }
     }
 
     /// The path of the Temporal CLI, found or downloaded at the first call.
@@ -102,6 +109,19 @@ impl<'a> Session<'a> {
         let found = python_sdk::find_or_fetch(self.workspace.root())?;
         eprintln!("Python SDK of Temporal at {}", found.display());
         Ok(self.python_sdk.get_or_init(|| found))
+    }
+
+    /// The path of a Prometheus, found or unpacked at the first call.
+    ///
+    /// # Errors
+    /// When none works.
+    pub fn prometheus(&self) -> Result<&Path> {
+        if let Some(path) = self.prometheus.get() {
+            return Ok(path);
+        }
+        let found = prometheus::find_or_fetch(self.workspace.root())?;
+        eprintln!("Prometheus at {}", found.display());
+        Ok(self.prometheus.get_or_init(|| found))
     }
 
     /// A cargo command in the workspace.
@@ -223,10 +243,15 @@ fn python(session: &Session<'_>) -> Result<()> {
     session.python_sdk().map(drop)
 }
 
+fn find_prometheus(session: &Session<'_>) -> Result<()> {
+    session.prometheus().map(drop)
+}
+
 fn test(session: &Session<'_>) -> Result<()> {
     let mut command = session.cargo(&["test", "--workspace"]);
     command.env(temporal_cli::OVERRIDE_VARIABLE, session.temporal_cli()?);
     command.env(python_sdk::OVERRIDE_VARIABLE, session.python_sdk()?);
+    command.env(prometheus::OVERRIDE_VARIABLE, session.prometheus()?);
     succeed(command, "see the failed tests above")
 }
 

@@ -1,6 +1,7 @@
 //! Who may depend on whom, and a checker that holds these rules against what cargo resolves.
 //!
-//! The arrows point one way: worker, activities, cli -> workflows -> core; sim -> core; core -> nothing of ours.
+//! The arrows point one way: worker, activities, cli -> workflows -> core; sim -> core; worker, cli -> metrics; core and metrics
+//! -> nothing of ours.
 //! Beyond that, what must be a function of its inputs has no runtime and no socket anywhere in its dependencies,
 //! and says so in its source. Each rule has a test that feeds it a forbidden case: a checker that complains about
 //! nothing would go unnoticed otherwise.
@@ -27,6 +28,7 @@ const SIM: &str = "tollgate-sim";
 const WORKFLOWS: &str = "tollgate-workflows";
 const ACTIVITIES: &str = "tollgate-activities";
 const WORKER: &str = "tollgate-worker";
+const METRICS: &str = "tollgate-metrics";
 const LEVEL_MODEL: &str = "tollgate-level-model";
 const CLI: &str = "tollgate-cli";
 const XTASK: &str = "xtask";
@@ -36,9 +38,10 @@ const ARROWS: &[Arrow] = &[
     Arrow { from: SIM, to: &[CORE] },
     Arrow { from: WORKFLOWS, to: &[CORE] },
     Arrow { from: ACTIVITIES, to: &[WORKFLOWS, CORE] },
-    Arrow { from: WORKER, to: &[WORKFLOWS, CORE] },
+    Arrow { from: METRICS, to: &[] },
+    Arrow { from: WORKER, to: &[WORKFLOWS, CORE, METRICS] },
     Arrow { from: LEVEL_MODEL, to: &[CORE] },
-    Arrow { from: CLI, to: &[WORKER, ACTIVITIES, WORKFLOWS, CORE] },
+    Arrow { from: CLI, to: &[WORKER, ACTIVITIES, WORKFLOWS, CORE, METRICS] },
     Arrow { from: XTASK, to: &[SIM, CORE] },
 ];
 

@@ -40,7 +40,8 @@ pub async fn run(global: &Global, options: &Dev) -> Result<(), Failure> {
         namespace: settings.namespace.clone(),
     })?;
     let groups = global.groups();
-    let host = Host { settings: settings.clone(), groups: groups.clone(), call_timeout: global.timeout };
+    let (settings, groups, call_timeout) = (settings.clone(), groups.clone(), global.timeout);
+    let host = Host { settings: settings.clone(), groups: groups.clone(), call_timeout, metrics: None };
     let serve = async {
         tokio::select! {
             signal = stop.recv() => return Ok(signal),

@@ -13,6 +13,7 @@ fn row() -> LimitRowJson {
         tier: CellKey::TIER.to_owned(),
         rate_micro: 50_000_000,
         target_micro: 50_000_000,
+        ramp_begins_us: None,
         ramp_ends_us: None,
         burst: 16,
         free_milli: 0,

@@ -15,6 +15,7 @@ pub(crate) fn row(limit: &str, rate: u64) -> LimitRowJson {
         tier: CellKey::TIER.to_owned(),
         rate_micro: rate * MICRO,
         target_micro: rate * MICRO,
+        ramp_begins_us: None,
         ramp_ends_us: None,
         burst: 16,
         free_milli: 3_290,
@@ -54,6 +55,7 @@ pub(crate) fn status(limits: Vec<LimitRowJson>) -> StatusJson {
         ignored_version: None,
         resets: 0,
         runs: 1,
+        state_bytes: None,
         digest: String::new(),
     }
 }

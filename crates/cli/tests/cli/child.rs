@@ -77,6 +77,19 @@ impl Child {
         }
     }
 
+    /// Waits for a line that begins with this.
+    pub(crate) fn wait_line(&self, start: &str, limit: Duration) {
+        let begins = |line: &String| line.starts_with(start);
+        if self.output.wait(limit, |state| state.lines.iter().any(begins).then_some(())).is_none() {
+            panic!("{} does not say {start:?} within {limit:?}:{}", self.name, self.tail());
+        }
+    }
+
+    /// A line that begins with this, of those that are kept.
+    pub(crate) fn line(&self, start: &str) -> Option<String> {
+        self.output.lock().lines.iter().find(|line| line.starts_with(start)).cloned()
+    }
+
     /// Whether it has ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
         self.output.lock().ended

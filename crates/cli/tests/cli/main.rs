@@ -20,6 +20,7 @@ mod jobs;
 mod life;
 mod limits;
 mod load;
+mod metrics;
 mod past;
 mod python;
 mod record;

@@ -60,6 +60,7 @@ const NAMESPACES: &[&str] = &[
     "names",
     "figures",
     "fifty",
+    "metrics",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
@@ -177,8 +178,17 @@ impl World {
 
     /// The same with more variables.
     pub(crate) fn host_with(&self, variables: &[(&str, &str)]) -> Child {
+        self.start_host(&[], variables)
+    }
+
+    /// The same with more options.
+    pub(crate) fn host_serving(&self, options: &[&str]) -> Child {
+        self.start_host(options, &[])
+    }
+
+    fn start_host(&self, options: &[&str], variables: &[(&str, &str)]) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.args(["serve", "--group", &self.group]);
+        command.args(["serve", "--group", &self.group]).args(options);
         self.environment(&mut command);
         command.envs(variables.iter().copied());
         let host = Child::start("host", &command);

@@ -23,6 +23,8 @@ pub struct CellView {
     pub rate_micro: u64,
     /// The rate that a ramp goes to, likewise.
     pub target_micro: u64,
+    /// When the ramp began, while one is under way.
+    pub ramp_begins: Option<LedgerTime>,
     /// When the ramp ends, while one is under way.
     pub ramp_ends: Option<LedgerTime>,
     /// The burst now, in whole tokens.
@@ -110,11 +112,15 @@ impl Ledger {
         let (share, cap) = cell.outstanding(now);
         let holders = cell.holders.iter();
         let holders = holders.map(|(holder, holding)| self.view_holder(cell, holder, holding, heartbeat));
+        let (rate, burst) = (&cell.config.rate, &cell.config.burst);
+        let (begins, ends) =
+            if rate.end >= burst.end { (rate.start, rate.end) } else { (burst.start, burst.end) };
         CellView {
             key: cell.config.key.clone(),
             rate_micro: cell.config.rate.at(now).micro_per_second(),
             target_micro: cell.config.rate.target.micro_per_second(),
-            ramp_ends: Some(cell.config.rate.end.max(cell.config.burst.end)).filter(|end| now < *end),
+            ramp_begins: (now < ends).then_some(begins),
+            ramp_ends: (now < ends).then_some(ends),
             burst: cell.config.burst_tokens(now),
             policy: cell.config.policy.clone(),
             // After a cut more may be out than there is: that is no debt.

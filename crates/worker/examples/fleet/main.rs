@@ -17,6 +17,7 @@ mod notes;
 mod worker;
 
 use clap::{Args, Parser, Subcommand};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -64,6 +65,9 @@ struct WorkerOptions {
     /// Folder for what it writes down
     #[arg(long)]
     notes: PathBuf,
+    /// Serve its metrics there, over HTTP at /metrics; port 0 is any that is free
+    #[arg(long, value_name = "IP:PORT", conflicts_with = "local_only")]
+    metrics: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]

@@ -25,6 +25,7 @@ pub(crate) async fn run(options: &WorkerOptions) -> Result<(), Failure> {
     let notes = |kind| notes::path(&options.notes, &options.name, kind);
     let client = connect(format!("demo/{}", options.name)).await?;
     let mut gate = None;
+    let mut metrics = None;
     let workers = if let Some(figures) = options.local_only {
         let own = || Ok(LocalGate::new(figures, &options.limit, Notes::open(&notes("admissions"))?));
         // One bucket for the whole process.
@@ -35,6 +36,11 @@ pub(crate) async fn run(options: &WorkerOptions) -> Result<(), Failure> {
             Options::new().worker(&options.name).limit(&options.limit).admission_log(notes("admissions"));
         let connected = Gate::connect(client.clone(), settings).await?;
         tokio::spawn(note_leases(connected.clone(), Notes::open(&notes("leases"))?));
+        if let Some(address) = options.metrics {
+            let endpoint = connected.serve_metrics(address).await?;
+            println!("metrics: http://{}/metrics", endpoint.address());
+            metrics = Some(endpoint);
+        }
         gate = Some(connected.clone());
         build(options, &client, || {
             ActivityGate::new(&connected).rule("fetch", &options.limit, 1).rule(
@@ -59,6 +65,8 @@ pub(crate) async fn run(options: &WorkerOptions) -> Result<(), Failure> {
     if let Some(gate) = gate {
         gate.shutdown().await?;
     }
+    // Also how it ended could be seen.
+    drop(metrics);
     Ok(())
 }
 

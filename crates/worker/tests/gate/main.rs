@@ -16,6 +16,7 @@ mod in_flight;
 mod kit;
 mod leases;
 mod logs;
+mod metrics;
 mod names;
 mod rules;
 mod settling;
