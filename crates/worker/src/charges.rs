@@ -70,7 +70,7 @@ impl Charges {
 
     /// Takes, minting what is due; the caller holds all queues. What can't be taken whole and can't be put back under their locks
     /// is to be handed to [`Charges::put_back`] after them.
-    pub(crate) fn take(&self, holding: &Holding) -> Result<Permit, Option<Partial>> {
+    pub(crate) fn take(&self, holding: &Holding) -> Result<Permit, Option<Box<Partial>>> {
         match self {
             Charges::One(cell, cost) => {
                 cell.take(*cost).map(|admitted| cell.permit(*cost, admitted)).ok_or(None)
@@ -82,9 +82,9 @@ impl Charges {
     }
 
     /// Without any lock of a queue.
-    pub(crate) fn put_back(&self, partial: Option<Partial>) {
+    pub(crate) fn put_back(&self, partial: Option<Box<Partial>>) {
         if let (Charges::Several(set, _), Some(partial), Some(core)) = (self, partial, self.core()) {
-            set.put_back(partial, &mut core.client());
+            set.put_back(&partial, &mut core.client());
         }
     }
 

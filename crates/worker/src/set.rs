@@ -169,7 +169,7 @@ impl Set {
         match self.take_all(core, costs, &Holding::default(), take) {
             Ok(taken) => Some(taken),
             Err(partial) => {
-                self.put_back(partial, &mut core.client());
+                self.put_back(&partial, &mut core.client());
                 None
             }
         }
@@ -177,7 +177,7 @@ impl Set {
 
     /// Takes all or nothing, minting what is due if nobody else is at it. The caller holds the queues' locks: what it gets back it
     /// hands to [`Set::put_back`] when it has let them go.
-    pub(crate) fn take(&self, costs: &Costs, holding: &Holding) -> Result<Taken, Option<Partial>> {
+    pub(crate) fn take(&self, costs: &Costs, holding: &Holding) -> Result<Taken, Option<Box<Partial>>> {
         let Some(core) = self.core().filter(|core| core.home.is_here()) else { return Err(None) };
         let mut client = core.try_client();
         if let Some(client) = &mut client {
@@ -204,7 +204,7 @@ impl Set {
         };
         self.take_all(core, costs, holding, take).map_err(|partial| match client {
             Some(mut client) => {
-                self.put_back(partial, &mut client);
+                self.put_back(&partial, &mut client);
                 None
             }
             None => Some(partial),
@@ -219,7 +219,7 @@ impl Set {
         costs: &Costs,
         holding: &Holding,
         take: impl Fn(&AtomicLevel, u64) -> bool,
-    ) -> Result<Taken, Partial> {
+    ) -> Result<Taken, Box<Partial>> {
         let mut parts = [Part::default(); METERS_MAX];
         let mut expiries = [BootTime(u64::MAX); METERS_MAX];
         let cells = self.cells.iter().zip(costs).zip(holding).zip(parts.iter_mut().zip(&mut expiries));
@@ -249,7 +249,7 @@ impl Set {
             *part = Part::default();
         }
         let bit = |(index, expiry): (usize, &BootTime)| u32::from(*expiry <= at) << index;
-        Err(Partial { parts, ended: expiries.iter().enumerate().map(bit).sum() })
+        Err(Box::new(Partial { parts, ended: expiries.iter().enumerate().map(bit).sum() }))
     }
 
     /// Takes of those meters whose tokens count until they are put back, as far as they are there and it is first in line for them
@@ -280,7 +280,7 @@ impl Set {
 
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
     #[cold]
-    pub(crate) fn put_back(&self, partial: Partial, client: &mut Client<SharedLevel>) {
+    pub(crate) fn put_back(&self, partial: &Partial, client: &mut Client<SharedLevel>) {
         let taken = self.cells.iter().zip(&partial.parts).enumerate();
         for (index, (cell, Part { cost, mark, .. })) in taken.filter(|(_, (_, part))| part.cost > 0) {
             cell.level.uncount_grant();
