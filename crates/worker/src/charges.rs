@@ -88,7 +88,7 @@ impl Charges {
     /// Without any lock of a queue.
     pub(crate) fn put_back(&self, partial: Option<Box<Partial>>) {
         if let (Charges::Several(set, _), Some(partial), Some(core)) = (self, partial, self.core()) {
-            set.put_back(*partial, &mut core.client());
+            set.put_back(&partial, &mut core.client());
         }
     }
 

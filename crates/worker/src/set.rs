@@ -256,7 +256,7 @@ impl Set {
         match self.take_all(core, costs, &Holding::default(), take) {
             Ok(taken) => Some(taken),
             Err(partial) => {
-                self.put_back(*partial, &mut core.client());
+                self.put_back(&partial, &mut core.client());
                 None
             }
         }
@@ -291,7 +291,7 @@ impl Set {
         };
         self.take_all(core, costs, holding, take).map_err(|partial| match client {
             Some(mut client) => {
-                self.put_back(*partial, &mut client);
+                self.put_back(&partial, &mut client);
                 None
             }
             None => Some(partial),
@@ -367,7 +367,7 @@ impl Set {
 
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
     #[cold]
-    pub(crate) fn put_back(&self, partial: Partial, client: &mut Client<SharedLevel>) {
+    pub(crate) fn put_back(&self, partial: &Partial, client: &mut Client<SharedLevel>) {
         let of = partial.of.as_deref().unwrap_or(self);
         let taken = of.cells.iter().zip(&partial.parts).enumerate();
         for (index, (cell, Part { cost, mark, .. })) in taken.filter(|(_, (_, part))| part.cost > 0) {

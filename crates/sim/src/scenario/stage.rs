@@ -442,8 +442,9 @@ impl<'a> Stage<'a> {
         let now = self.now;
         let most = u64::try_from(self.scenario.more.len()).unwrap_or(0);
         let count = usize::try_from(1 + self.rng.below(most.max(1))).unwrap_or(1);
-        // A pause holds up what others wait for.
-        let pause = if self.rng.chance(1, 50) { self.rng.below(2 * SECOND) } else { 0 };
+        // A pause holds up what others wait for: only where all goes wrong.
+        let pause =
+            if self.scenario.odd_ppm > 0 && self.rng.chance(1, 50) { self.rng.below(2 * SECOND) } else { 0 };
         for (cell, (_, cost)) in self.scenario.meters().enumerate().take(count) {
             let (name, tokens) = (self.hands[worker].name.clone(), works * cost);
             let spend = Op::Spend { name, cell, tokens: Some(tokens), pause: Span::ZERO };

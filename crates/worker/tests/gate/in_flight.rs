@@ -227,7 +227,7 @@ async fn releases_and_expiries_that_nobody_hears_of_leave_no_slot_taken() {
     let mut granted = 0;
     for gate in [&gate, &other] {
         let state = gate.state();
-        let state = state.limits.iter().find(|state| state.limit.contains(CellKey::IN_FLIGHT)).unwrap();
+        let state = state.limits.iter().find(|state| state.meter == CellKey::IN_FLIGHT).unwrap();
         assert_eq!(
             state.cap,
             Amount::tokens(u64::try_from(state.level).unwrap()),

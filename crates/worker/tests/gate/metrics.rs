@@ -46,7 +46,7 @@ async fn figures_are_those_of_what_happened() {
     let value = |name: &str, more: &str| value(&gate, name, more);
     // Until the whole burst is there.
     group.advance(Duration::from_secs(5)).await;
-    assert_eq!(value("tollgate_worker_left_tokens", ""), 5.0);
+    assert_eq!(value("tollgate_worker_left_tokens", ""), 5.0, "{:?}", gate.state());
     gate.limit("api").try_acquire(4).unwrap().settle(1, Outcome::Success);
     gate.limit("api").try_acquire(1).unwrap().settle(2, Outcome::Throttled);
     assert_eq!(value("tollgate_worker_permits_granted_total", ""), 2.0);

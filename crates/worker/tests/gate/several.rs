@@ -1,6 +1,7 @@
 //! Several meters at once: all or nothing, in order, and nothing is left behind.
 
 use crate::world::{limit, pass};
+use futures_util::future::join_all;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -235,15 +236,15 @@ fn excess(seen: &[Seen], meter: usize, rate: u64, burst: u64) -> i128 {
 }
 
 /// A crowd of callers who charge one, two or three meters, time out, go away or don't look.
-async fn crowd(seed: u64, troubled: bool) {
+async fn crowd(seed: u64, workers: usize, troubled: bool) {
     let mut random = Random(seed ^ 0x5eed);
     let rates = [5 + random.below(40), 20 + random.below(200), 1 + random.below(4)];
     let group = TestGroup::new(openai(rates[0], rates[1], rates[2]));
-    let gates = [group.gate().await, group.gate().await];
+    let gates = join_all((0..workers).map(|_| group.gate())).await;
     let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
     let mut tasks = Vec::new();
     for _ in 0..60 {
-        let gate = gates[usize::try_from(random.below(2)).unwrap()].clone();
+        let gate = gates[usize::try_from(random.below(workers as u64)).unwrap()].clone();
         let charges = |random: &mut Random, most: u64| {
             if random.below(4) == 0 { 0 } else { 1 + random.below(most) }
         };
@@ -302,7 +303,10 @@ async fn crowd(seed: u64, troubled: bool) {
     }
     for task in tasks {
         let Ok(error) = timeout(Duration::from_secs(300), task).await else {
-            panic!("somebody waits for ever: {rates:?} {:#?}", gates.each_ref().map(Gate::state));
+            panic!(
+                "somebody waits for ever: {rates:?} {:#?}",
+                gates.iter().map(Gate::state).collect::<Vec<_>>()
+            );
         };
         if let Some(error) = error.unwrap() {
             let expected = matches!(
@@ -358,12 +362,12 @@ fn for_all_seeds<T: Future<Output = ()>>(test: impl Fn(u64) -> T) {
 
 #[test]
 fn a_crowd_of_several_meters_is_served_and_leaves_nothing_behind() {
-    for_all_seeds(|seed| crowd(seed, false));
+    for_all_seeds(|seed| crowd(seed, 1, false));
 }
 
 #[test]
 fn a_crowd_of_several_meters_outlives_lost_messages_and_lost_leases() {
-    for_all_seeds(|seed| crowd(seed, true));
+    for_all_seeds(|seed| crowd(seed, 1, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
