@@ -37,7 +37,6 @@ pub struct Limit {
 
 impl Limit {
     /// Its name.
-    #[expect(clippy::misnamed_getters, reason = "a cell's own name has the meter in it")]
     pub fn name(&self) -> &str {
         &self.cell.key.limit
     }

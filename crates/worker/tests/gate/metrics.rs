@@ -44,10 +44,9 @@ async fn figures_are_those_of_what_happened() {
     let group = TestGroup::new([limit("api", 10, 5)]);
     let gate = group.gate().await;
     let value = |name: &str, more: &str| value(&gate, name, more);
-    // Until the whole burst is there.
-    group.advance(Duration::from_secs(5)).await;
-    assert_eq!(value("tollgate_worker_left_tokens", ""), 5.0, "{:?}", gate.state());
-    gate.limit("api").try_acquire(4).unwrap().settle(1, Outcome::Success);
+    let before = value("tollgate_worker_left_tokens", "");
+    assert!((1.0..4.0).contains(&before), "who doesn't work holds a part of the burst: {before}");
+    gate.acquire("api").cost(4).await.unwrap().settle(1, Outcome::Success);
     gate.limit("api").try_acquire(1).unwrap().settle(2, Outcome::Throttled);
     assert_eq!(value("tollgate_worker_permits_granted_total", ""), 2.0);
     let (charged, refunded) = (
@@ -66,9 +65,9 @@ async fn figures_are_those_of_what_happened() {
     assert_eq!(value("tollgate_worker_waiting_callers", ""), 1.0);
     assert_eq!(value("tollgate_worker_waiting_tokens", ""), 4.0);
     drop(waiting.await.unwrap().unwrap());
-    assert_eq!(value("tollgate_worker_wait_seconds_count", ""), 1.0);
+    assert_eq!(value("tollgate_worker_wait_seconds_count", ""), 2.0);
     let waited = value("tollgate_worker_wait_seconds_sum", "");
-    assert!((0.05..1.0).contains(&waited), "{waited}");
+    assert!((0.05..2.0).contains(&waited), "{waited}");
     assert_eq!(value("tollgate_worker_refusals_total", r#",reason="empty""#), 1.0);
     assert_eq!(value("tollgate_worker_refusals_total", r#",reason="deadline""#), 0.0);
     let late = gate.acquire("api").cost(5).timeout(Duration::from_millis(100)).await.unwrap_err();
