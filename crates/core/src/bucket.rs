@@ -163,16 +163,17 @@ pub fn admit<L: Level + ?Sized>(
     cost: u64,
     clock: impl FnOnce() -> BootTime,
 ) -> Result<Admitted, Refusal> {
-    admit_by(level, |level| level.take(cost), clock)
+    admit_by(level, cost, |level| level.take(cost), clock)
 }
 
-/// [`admit`] with another way of taking tokens from the level.
+/// [`admit`] with another way of taking `cost` tokens from the level.
 ///
 /// # Errors
 /// [`Refusal`], as [`admit`].
 #[inline]
 pub fn admit_by<L: Level + ?Sized>(
     level: &L,
+    cost: u64,
     take: impl FnOnce(&L) -> bool,
     clock: impl FnOnce() -> BootTime,
 ) -> Result<Admitted, Refusal> {
@@ -183,7 +184,14 @@ pub fn admit_by<L: Level + ?Sized>(
         return Err(Refusal::Empty);
     }
     let at = clock();
-    if at < valid_until { Ok(Admitted { at, valid_until, mark }) } else { Err(Refusal::Expired) }
+    if at < valid_until {
+        return Ok(Admitted { at, valid_until, mark });
+    }
+    // Nobody will put it back: it would be in flight for ever.
+    if mark.puts_back() {
+        level.release(cost, mark.generation);
+    }
+    Err(Refusal::Expired)
 }
 
 /// A worker's clocks, read together.

@@ -228,8 +228,7 @@ impl Acquiring {
         drop(queues);
         charges.put_back(partial);
         core.kick.notify_one();
-        let holding = Holding::default();
-        self.place = Some(Place { charges: all, number, since: now, holding });
+        self.place = Some(Place { charges: all, number, since: now });
         self.sleep = deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline)));
         Poll::Pending
     }
@@ -241,7 +240,6 @@ struct Place {
     charges: Arc<Charges>,
     number: u64,
     since: BootTime,
-    holding: Holding,
 }
 
 impl Place {
@@ -260,12 +258,16 @@ impl Place {
             places.push(place);
             old_wakers.extend(old);
         }
+        for ((cell, _), queue) in charges.each().zip(&mut queues) {
+            queue.others_let_go().into_iter().for_each(|(cost, mark)| cell.let_go(cost, mark));
+        }
         let mut partial = None;
         let is_first = places.iter().all(|place| *place == At::Front);
         if is_first {
-            match charges.take(&self.holding) {
+            match charges.take(&charges.held(&queues, self.number)) {
                 Ok(permit) => {
-                    self.holding = Holding::default();
+                    // It is the permit's now.
+                    queues.iter_mut().for_each(|queue| queue.set_held(self.number, None));
                     let at = permit.admitted_at();
                     self.leave(charges, queues, at);
                     for (cell, _) in charges.each() {
@@ -278,11 +280,11 @@ impl Place {
                 Err(left) => partial = left,
             }
         }
-        if let Charges::Several(set, costs) = charges {
-            // So that what is in flight isn't lent to others while the rest is on its way.
-            let is_first: Vec<bool> = places.iter().map(|place| *place == At::Front).collect();
-            let held = set.hold(costs, &mut self.holding, &is_first);
-            queues.iter_mut().zip(held).for_each(|(queue, held)| queue.set_holds(self.number, held));
+        if let Charges::Several(..) = charges {
+            for (((cell, cost), queue), place) in charges.each().zip(&mut queues).zip(&places) {
+                let held = cell.hold(cost, queue.held(self.number), *place == At::Front);
+                queue.set_held(self.number, held);
+            }
         }
         for ((cell, _), queue) in charges.each().zip(&queues) {
             cell.level.set_waiting(queue.present());
@@ -326,18 +328,18 @@ impl Place {
 
     /// Gets out of line. Whoever comes next is woken at once when its tokens are there; else, and when it waits for several meters,
     /// the keeper finds out.
-    fn leave(&mut self, charges: &Charges, mut queues: Queues<'_>, now: BootTime) {
+    fn leave(&self, charges: &Charges, mut queues: Queues<'_>, now: BootTime) {
         let mut wakers = Vec::new();
-        for ((cell, _), queue) in charges.each().zip(&mut queues) {
+        for ((cell, cost), queue) in charges.each().zip(&mut queues) {
+            if let Some(mark) = queue.take_held(self.number) {
+                cell.let_go(cost, mark);
+            }
             wakers.extend(queue.leave(self.number).map(|own| (own, false)));
             cell.level.set_waiting(queue.present());
             let next = queue.serve(cell.level_at_most(), now);
             wakers.extend(next.wake.into_iter().map(|waker| (waker, true)));
         }
         drop(queues);
-        if let Charges::Several(set, costs) = charges {
-            set.let_go(costs, &mut self.holding);
-        }
         wakers.into_iter().filter(|(_, wakes)| *wakes).for_each(|(waker, _)| waker.wake());
         if let Some(core) = charges.core() {
             core.kick.notify_one();

@@ -85,6 +85,16 @@ impl Charges {
         }
     }
 
+    /// What somebody with this number holds already.
+    pub(crate) fn held(&self, queues: &Queues<'_>, number: u64) -> Holding {
+        let mut holding = Holding::default();
+        if let Charges::Several(set, costs) = self {
+            let charged = holding.iter_mut().zip(set.cells()).zip(costs).filter(|(_, cost)| **cost > 0);
+            charged.zip(queues).for_each(|(((slot, _), _), queue)| *slot = queue.held(number));
+        }
+        holding
+    }
+
     /// Without any lock of a queue.
     pub(crate) fn put_back(&self, partial: Option<Box<Partial>>) {
         if let (Charges::Several(set, _), Some(partial), Some(core)) = (self, partial, self.core()) {
@@ -103,7 +113,9 @@ impl Charges {
         each.map(|((cell, cost), queue)| {
             let ahead = number.map_or(queue.cost(), |number| queue.ahead_of(number));
             // What is held already isn't missing.
-            let held = number.filter(|number| queue.holds(*number)).map_or(i64::MIN, |_| cost.cast_signed());
+            let held = number
+                .filter(|number| queue.held(*number).is_some())
+                .map_or(i64::MIN, |_| cost.cast_signed());
             Found { cell, cost, facts: queue.facts, level: cell.level_at_most().max(held), ahead }
         })
         .collect()

@@ -495,8 +495,9 @@ impl Keeper {
             heard: kept.heard,
         };
         let holds = leased.mint().holds(&*kept.cell.level);
-        let level = kept.cell.level_at_most();
         let mut queue = kept.cell.queue();
+        queue.others_let_go().into_iter().for_each(|(cost, mark)| kept.cell.let_go(cost, mark));
+        let level = kept.cell.level_at_most();
         queue.facts = facts;
         if queue.len() == 0 {
             return None;

@@ -271,7 +271,7 @@ impl Cell {
             return None;
         }
         let take = |level: &AtomicLevel| level.take_quickly(local::number(), cost);
-        match admit_by(&*self.level, take, || self.core.boot()) {
+        match admit_by(&*self.level, cost, take, || self.core.boot()) {
             Ok(admitted) => Some(admitted),
             Err(Refusal::Empty) => None,
             Err(Refusal::Expired) => {
@@ -394,6 +394,21 @@ impl Cell {
                 AcquireError::Refused { limit, meter, refused: Refused { reason, retry_after } }
             }
         }
+    }
+
+    /// Takes what counts until it is put back, for the first in line: what it has of it from now on. So that it isn't lent to others while
+    /// the rest is on its way.
+    pub(crate) fn hold(&self, cost: u64, held: Option<Mark>, is_first: bool) -> Option<Mark> {
+        let mark = Mark::of(&*self.level);
+        // What was taken under another policy is counted elsewhere by now.
+        let held = held.filter(|held| held.generation == mark.generation);
+        held.or_else(|| (mark.puts_back() && is_first && self.level.take(cost)).then_some(mark))
+    }
+
+    /// Lets go of what was held without a permit.
+    pub(crate) fn let_go(&self, cost: u64, mark: Mark) {
+        self.counts.void.fetch_add(cost, Ordering::Relaxed);
+        self.release(cost, mark);
     }
 
     /// Work is done whose tokens are put back. In a forked child they are its parent's.

@@ -187,8 +187,9 @@ struct Waiter {
     late: bool,
     /// All that it waits for, when that is more than stands in this line.
     joint: Option<Arc<Charges>>,
-    /// It has taken already what it wants here, and waits for the rest.
-    holds: bool,
+    /// It has taken already what it wants here, and waits for the rest. Kept here so that it can be let go of for a waiter that
+    /// doesn't come.
+    holds: Option<Mark>,
 }
 
 /// See the module's documentation.
@@ -318,14 +319,14 @@ impl Queue {
     ) {
         self.next = number + 1;
         self.present
-            .insert(number, Waiter { cost, waker, woken: None, deadline, late: false, joint, holds: false });
+            .insert(number, Waiter { cost, waker, woken: None, deadline, late: false, joint, holds: None });
         self.cost_present = self.cost_present.saturating_add(cost);
     }
 
     /// Whether it is among those who may be served next, and its tokens are there.
     fn is_next(&self, number: u64, tokens: u64) -> bool {
         let mut next = self.present.iter().take(abreast(&self.away));
-        next.any(|(other, waiter)| *other == number && (waiter.holds || waiter.cost <= tokens))
+        next.any(|(other, waiter)| *other == number && (waiter.holds.is_some() || waiter.cost <= tokens))
     }
 
     /// Whether it should take now what it wants here, since it stands first and what it wants counts until it is put back.
@@ -333,18 +334,31 @@ impl Queue {
         let puts_back = Mark::of(level).puts_back();
         let tokens = u64::try_from(level.level()).unwrap_or(0);
         let first = self.present.first_key_value().filter(|(first, _)| puts_back && **first == number);
-        first.is_some_and(|(_, waiter)| !waiter.holds && waiter.cost <= tokens)
+        first.is_some_and(|(_, waiter)| waiter.holds.is_none() && waiter.cost <= tokens)
     }
 
-    /// Whether it has taken what it wants here.
-    pub(crate) fn holds(&self, number: u64) -> bool {
-        self.present.get(&number).is_some_and(|waiter| waiter.holds)
+    /// What it has taken here already.
+    pub(crate) fn held(&self, number: u64) -> Option<Mark> {
+        self.present.get(&number).and_then(|waiter| waiter.holds)
     }
 
-    pub(crate) fn set_holds(&mut self, number: u64, holds: bool) {
+    pub(crate) fn set_held(&mut self, number: u64, holds: Option<Mark>) {
         if let Some(waiter) = self.present.get_mut(&number) {
             waiter.holds = holds;
         }
+    }
+
+    /// What it has taken here is to be let go of.
+    pub(crate) fn take_held(&mut self, number: u64) -> Option<Mark> {
+        let waiter = self.present.get_mut(&number).or_else(|| self.away.get_mut(&number));
+        waiter.and_then(|waiter| waiter.holds.take())
+    }
+
+    /// What is held by others than the first in line is to be let go of, with its cost: they were first while somebody was away who is
+    /// back, or don't come themselves.
+    pub(crate) fn others_let_go(&mut self) -> Vec<(u64, Mark)> {
+        let others = self.present.values_mut().skip(1).chain(self.away.values_mut());
+        others.filter_map(|waiter| Some((waiter.cost, waiter.holds.take()?))).collect()
     }
 
     fn is_first(&self, number: u64) -> bool {
@@ -441,7 +455,7 @@ impl Queue {
         for (place, (number, waiter)) in self.present.iter_mut().take(abreast(&self.away)).enumerate() {
             if let Some(charges) = &waiter.joint {
                 serve.together.push(Together { number: *number, charges: charges.clone() });
-                if waiter.holds || waiter.cost <= tokens {
+                if waiter.holds.is_some() || waiter.cost <= tokens {
                     continue;
                 }
                 if place == 0 {

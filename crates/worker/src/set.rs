@@ -339,32 +339,6 @@ impl Set {
         Err(Box::new(Partial { parts, of: None, ended: expiries.iter().enumerate().map(bit).sum() }))
     }
 
-    /// Takes of those meters whose tokens count until they are put back, as far as they are there and it is first in line for them
-    /// (`is_first`, by the meters that are charged). Says of each of these whether it is held now.
-    pub(crate) fn hold(&self, costs: &Costs, holding: &mut Holding, is_first: &[bool]) -> Vec<bool> {
-        let charged = self.cells.iter().zip(costs).zip(holding).filter(|((_, cost), _)| **cost > 0);
-        let each = charged.zip(is_first).map(|(((cell, cost), held), is_first)| {
-            let mark = Mark::of(&*cell.level);
-            // What was taken under another policy is counted elsewhere by now.
-            *held = held.filter(|held| held.generation == mark.generation);
-            if held.is_none() && mark.puts_back() && *is_first && cell.level.take(*cost) {
-                *held = Some(mark);
-            }
-            held.is_some()
-        });
-        each.collect()
-    }
-
-    /// Lets go of what was held without a permit.
-    pub(crate) fn let_go(&self, costs: &Costs, holding: &mut Holding) {
-        for ((cell, cost), held) in self.cells.iter().zip(costs).zip(holding) {
-            if let Some(mark) = held.take() {
-                cell.counts.void.fetch_add(*cost, Ordering::Relaxed);
-                cell.release(*cost, mark);
-            }
-        }
-    }
-
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
     #[cold]
     pub(crate) fn put_back(&self, partial: &Partial, client: &mut Client<SharedLevel>) {
@@ -372,8 +346,13 @@ impl Set {
         let taken = of.cells.iter().zip(&partial.parts).enumerate();
         for (index, (cell, Part { cost, mark, .. })) in taken.filter(|(_, (_, part))| part.cost > 0) {
             cell.level.uncount_grant();
+            let is_over = partial.ended >> index & 1 == 1;
+            if is_over && mark.puts_back() {
+                // As what is held is released after its lease, too: it would else be in flight for ever.
+                cell.level.release(*cost, mark.generation);
+            }
             let leased = cell.index.and_then(|index| client.cell_mut(index));
-            let back = leased.filter(|_| partial.ended >> index & 1 == 0).map_or(0, |leased| {
+            let back = leased.filter(|_| !is_over).map_or(0, |leased| {
                 let (mint, level) = leased.bucket();
                 mint.refund(level, *cost, *mark, cell.core.clock.now())
             });

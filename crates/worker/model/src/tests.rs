@@ -183,7 +183,7 @@ fn as_designed(level: &AtomicLevel, clock: &Clock) -> Result<Admitted, Refusal> 
         taken_at.set(clock.read());
         taken
     };
-    let admitted = admit_by(level, take, || clock.read());
+    let admitted = admit_by(level, 1, take, || clock.read());
     if let Ok(admitted) = admitted {
         assert!(taken_at.get() < admitted.valid_until, "taken when the lease had ended");
     }
