@@ -1,7 +1,9 @@
 //! The command line.
 
+use crate::file::tree::Language;
 use crate::quantity;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +15,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  failed: refused by the server, or not valid; nothing was changed
-  2  wrong usage: arguments or connection settings
+  2  wrong usage: arguments or connection settings (of `tollgate plan`: something would change)
   3  no answer: Temporal not reachable, no coordinator host, or the time was over
 
 Connection settings come from Temporal's own variables (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY,
@@ -131,6 +133,52 @@ be killed at any time. SIGTERM and SIGINT stop it cleanly.")]
     /// Show and change limits
     #[command(subcommand)]
     Limit(Limit),
+    /// Put what files say in force: all of it in one version, or nothing
+    #[command(after_help = "\
+Examples:
+  tollgate apply -f limits.toml --reason \"the provider's tier 2\"
+  tollgate apply -f limits/ --prune               every .toml, .yaml, .yml and .json in it; the rest is removed
+  generate | tollgate apply -f - --format json
+  tollgate apply -f limits.toml --dry-run
+
+A file:
+  [limits.openai]
+  rate = \"1000/min\"          # 50, 50/s, 600/min, 5/day
+  burst = 50                   # at once; else what a second brings, from a minute on the whole count
+  lease = \"15s\"
+  concurrency = 20             # at once in flight; with drain = \"5s\" for work that goes on after its client is gone
+  [limits.openai.meters.tokens]
+  rate = \"100000/min\"
+  policy = \"sliding-window\"   # else token-bucket; leaky-bucket
+
+What a file leaves out of a limit is put back to its default; what limits and meters it doesn't name is kept, unless
+--prune is given. `tollgate schema` prints a schema for editors. If somebody changes the group meanwhile, nothing happens.")]
+    Apply(Apply),
+    /// Say what `apply` would do; exit code 2 when anything would change
+    #[command(after_help = "\
+Examples:
+  tollgate plan -f limits.toml
+  tollgate plan -f limits/ --prune --json | jq -r '.changes[]'
+
+Exit codes: 0 nothing would change, 2 something would, 1 the files or the arguments are wrong, 3 no answer.")]
+    Plan(Plan),
+    /// Check files without asking anybody
+    #[command(
+        after_help = "Examples:\n  tollgate validate -f limits.toml\n  tollgate validate -f limits/ --json"
+    )]
+    Validate(Files),
+    /// Write what is configured as a file that `apply` reads
+    #[command(after_help = "\
+Examples:
+  tollgate export > limits.toml
+  tollgate export --format yaml --group batch > batch.yaml")]
+    Export(Export),
+    /// Print the JSON Schema of a file of limits, for editors
+    #[command(after_help = "\
+Examples:
+  tollgate schema > limits.schema.json      then `#:schema ./limits.schema.json` at the top of a TOML file, `$schema`
+                                            in JSON, or `# yaml-language-server: $schema=limits.schema.json` in YAML")]
+    Schema,
     /// Show the configuration and what changed it
     #[command(subcommand)]
     Config(Config),
@@ -145,6 +193,23 @@ Examples:
 Columns: RATE NOW and where a ramp leads; FREE tokens that no worker holds; OUT what workers hold of the limit, as a
 share of its rate, or in tokens where it is handed out in tokens; WAITING tokens that are wanted and not there.")]
     Status(Status),
+    /// Look at limits as they move: use, sparklines, waits, holders
+    #[command(after_help = "\
+Examples:
+  tollgate top
+  tollgate top --group batch --every 5s
+
+Keys: up and down (j, k) choose a limit, enter shows its holders and esc goes back, s sorts by use, waiting or name, / filters,
+q leaves. OF IT is what is used of the limit; LATELY is its course, in which a full block is the limit.")]
+    Top(Top),
+    /// Print what happens: changes, ramps, workers that come and go, starvation, recoveries
+    #[command(after_help = "\
+Examples:
+  tollgate tail
+  tollgate tail --json | jq -r 'select(.kind == \"starving\") | .limit'
+
+A line for each event as it happens, until Ctrl-C. Seen by asking every second: what comes and goes in between isn't.")]
+    Tail(Tail),
     /// Say who holds a limit, who waits for it, why, and what would help
     #[command(after_help = "\
 Examples:
@@ -169,6 +234,14 @@ Examples:
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Write manual pages, one for each command
+    #[command(after_help = "\
+Examples:
+  tollgate man ~/.local/share/man/man1 && man tollgate-limit-set")]
+    Man {
+        /// The directory for them, which must be there
+        directory: PathBuf,
     },
 }
 
@@ -349,6 +422,53 @@ pub enum PolicyKind {
     SlidingWindow,
 }
 
+/// Files of limits.
+#[derive(Clone, Debug, Args)]
+pub struct Files {
+    /// A file, a directory, or - for standard input; may be given several times
+    #[arg(short = 'f', long = "file", value_name = "PATH", required = true)]
+    pub files: Vec<PathBuf>,
+    /// The language [default: by the file's name; TOML on standard input]
+    #[arg(long, value_enum)]
+    pub format: Option<Language>,
+    /// Remove every limit and meter that the files don't name
+    #[arg(long)]
+    pub prune: bool,
+}
+
+/// `tollgate apply`.
+#[derive(Clone, Debug, Args)]
+pub struct Apply {
+    /// What to read.
+    #[command(flatten)]
+    pub files: Files,
+    /// How long the change takes, in a straight line [default: `ramp` of the files, else 60s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+    pub ramp: Option<Span>,
+    /// How it is changed.
+    #[command(flatten)]
+    pub change: Change,
+}
+
+/// `tollgate plan`.
+#[derive(Clone, Debug, Args)]
+pub struct Plan {
+    /// What to read.
+    #[command(flatten)]
+    pub files: Files,
+    /// How long the change takes, in a straight line [default: `ramp` of the files, else 60s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+    pub ramp: Option<Span>,
+}
+
+/// `tollgate export`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Export {
+    /// The language
+    #[arg(long, value_enum, default_value_t = Language::Toml)]
+    pub format: Language,
+}
+
 /// What goes with every change.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Change {
@@ -438,12 +558,37 @@ pub struct Status {
     pub watch: bool,
 }
 
+/// `tollgate top`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Top {
+    /// How often it asks
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = quantity::every, allow_hyphen_values = true)]
+    pub every: Duration,
+}
+
+/// `tollgate tail`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Tail {
+    /// How often it asks
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = quantity::every, allow_hyphen_values = true)]
+    pub every: Duration,
+}
+
 /// `tollgate explain`.
 #[derive(Clone, Debug, Args)]
 pub struct Explain {
     /// The limit, or the worker: its name, or at least four digits of its incarnation
     #[arg(value_name = "LIMIT|WORKER", value_parser = quantity::name)]
     pub name: String,
+}
+
+impl Cli {
+    /// Whether the command is `plan`, also when the rest can't be read.
+    pub fn names_plan(arguments: impl Iterator<Item = OsString>) -> bool {
+        let commands = Cli::command();
+        let named = arguments.skip(1).find(|argument| commands.find_subcommand(argument).is_some());
+        named.is_some_and(|command| command == "plan")
+    }
 }
 
 impl Global {
@@ -470,7 +615,6 @@ fn group(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -485,6 +629,15 @@ mod tests {
             assert_eq!(cli.global.groups(), ["a"]);
             assert!(cli.global.json);
         }
+    }
+
+    #[test]
+    fn wrong_usage_of_plan_is_told_from_a_plan_with_changes() {
+        let names = |line: &str| Cli::names_plan(line.split(' ').map(OsString::from));
+        assert!(names("tollgate plan --fiel x"));
+        assert!(names("tollgate --group a plan"));
+        assert!(!names("tollgate limit get plan --bogus"));
+        assert!(!names("tollgate"));
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub const EXIT_OK: u8 = 0;
 pub const EXIT_FAILED: u8 = 1;
 /// The command line or the connection settings are wrong.
 pub const EXIT_USAGE: u8 = 2;
+/// `tollgate plan` alone: something would change. Wrong usage of it is [`EXIT_FAILED`].
+pub const EXIT_CHANGES: u8 = 2;
 /// Nobody answered: Temporal isn't reachable, no coordinator host is up, or the time was over.
 pub const EXIT_NO_ANSWER: u8 = 3;
 
@@ -35,6 +37,14 @@ impl Failure {
             Failure::Usage(_) => EXIT_USAGE,
             Failure::Refused(_) | Failure::Failed(_) => EXIT_FAILED,
             Failure::NoAnswer(_) => EXIT_NO_ANSWER,
+        }
+    }
+
+    /// The same, with [`EXIT_FAILED`] instead of [`EXIT_USAGE`].
+    pub fn not_usage(self) -> Failure {
+        match self {
+            Failure::Usage(text) => Failure::Failed(text),
+            other => other,
         }
     }
 

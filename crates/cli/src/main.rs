@@ -9,17 +9,18 @@ use tollgate_cli::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure};
 
 fn main() -> ExitCode {
     let json = std::env::args_os().any(|argument| argument == "--json");
+    let exit_usage = if Cli::names_plan(std::env::args_os()) { EXIT_FAILED } else { EXIT_USAGE };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() && json => {
             let text = error.render().to_string();
             eprintln!("{}", Failure::Usage(text.trim_end().to_owned()).to_json());
-            return ExitCode::from(EXIT_USAGE);
+            return ExitCode::from(exit_usage);
         }
         Err(error) => {
             // Help and version come this way too, and aren't errors. A closed standard output is nobody's fault.
             error.print().ok();
-            return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { EXIT_OK });
+            return ExitCode::from(if error.use_stderr() { exit_usage } else { EXIT_OK });
         }
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
     // A name lookup that hangs, or a terminal that is read, keeps nobody waiting.
     runtime.shutdown_background();
     match done {
-        Ok(()) => ExitCode::from(EXIT_OK),
+        Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if json {
                 eprintln!("{}", failure.to_json());

@@ -89,6 +89,18 @@ pub fn socket(text: &str) -> Result<std::net::SocketAddr, String> {
     text.parse().map_err(|_| allowed.to_owned())
 }
 
+/// Reads how often something is asked for: 200 ms to a minute.
+///
+/// # Errors
+/// What is allowed.
+pub fn every(text: &str) -> Result<std::time::Duration, String> {
+    let ms = span(text)?.millis();
+    if !(200..=60_000).contains(&ms) {
+        return Err("allowed: 200ms to 1m".to_owned());
+    }
+    Ok(std::time::Duration::from_millis(ms))
+}
+
 /// Reads a burst.
 ///
 /// # Errors

@@ -45,6 +45,10 @@ impl Paint {
     pub fn warn(self, text: &str) -> String {
         self.code("33", text)
     }
+    /// For what is new.
+    pub fn good(self, text: &str) -> String {
+        self.code("32", text)
+    }
     /// For what is wrong.
     pub fn alarm(self, text: &str) -> String {
         self.code("31", text)

@@ -154,7 +154,7 @@ impl StrictTransport for TemporalTransport {
 /// coordinator an activity, and a heartbeat about twice the time and the history of one by update.
 pub(crate) struct SignalTransport {
     temporal: TemporalTransport,
-    asked: Mutex<Option<Awaited>>,
+    awaited: Mutex<Option<Awaited>>,
 }
 
 /// The heartbeat that is under way.
@@ -164,34 +164,52 @@ struct Awaited {
     answer: oneshot::Sender<HeartbeatReplyJson>,
 }
 
-impl SignalTransport {
-    /// As [`TemporalTransport::new`].
-    pub(crate) fn new(client: &Client, group: &str, timeout: Duration) -> SignalTransport {
-        SignalTransport { temporal: TemporalTransport::new(client, group, timeout), asked: Mutex::default() }
-    }
-
-    fn asked(&self) -> MutexGuard<'_, Option<Awaited>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+impl Awaited {
+    /// Awaits the answer to `request`; given up for that is whatever was awaited before.
+    fn begin(
+        awaited: &Mutex<Option<Awaited>>,
+        request: &HeartbeatJson,
+    ) -> oneshot::Receiver<HeartbeatReplyJson> {
+        let (answer, answered) = oneshot::channel();
+        let (incarnation, seq) = (request.incarnation.clone(), request.seq);
+        *Awaited::lock(awaited) = Some(Awaited { incarnation, seq, answer });
+        answered
     }
 
     /// Takes an answer. One that nobody waits for is dropped.
-    pub(crate) fn answered(&self, answer: AnswerJson) {
-        let mut asked = self.asked();
-        let is_awaited =
-            |asked: &mut Awaited| asked.seq == answer.seq && asked.incarnation == answer.incarnation;
-        if let Some(awaited) = asked.take_if(is_awaited) {
+    fn end(awaited: &Mutex<Option<Awaited>>, answer: AnswerJson) {
+        let is_it =
+            |awaited: &mut Awaited| awaited.seq == answer.seq && awaited.incarnation == answer.incarnation;
+        if let Some(awaited) = Awaited::lock(awaited).take_if(is_it) {
             // Whoever waited may just have given up.
             let _late = awaited.answer.send(answer.reply);
         }
+    }
+
+    fn lock(awaited: &Mutex<Option<Awaited>>) -> MutexGuard<'_, Option<Awaited>> {
+        awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SignalTransport {
+    /// As [`TemporalTransport::new`].
+    pub(crate) fn new(client: &Client, group: &str, timeout: Duration) -> SignalTransport {
+        SignalTransport {
+            temporal: TemporalTransport::new(client, group, timeout),
+            awaited: Mutex::default(),
+        }
+    }
+
+    /// An answer has come.
+    pub(crate) fn answered(&self, answer: AnswerJson) {
+        Awaited::end(&self.awaited, answer);
     }
 }
 
 impl Transport for SignalTransport {
     fn heartbeat(&self, request: HeartbeatJson) -> BoxFuture<'_, Result<HeartbeatReplyJson, TransportError>> {
         Box::pin(async move {
-            let (answer, answered) = oneshot::channel();
-            let (incarnation, seq) = (request.incarnation.clone(), request.seq);
-            *self.asked() = Some(Awaited { incarnation, seq, answer });
+            let answered = Awaited::begin(&self.awaited, &request);
             self.temporal.signal("lease", wire::write(&request)).await?;
             // Given up for a newer one: nobody is interested in this.
             answered.await.map_err(|_| TransportError::Timeout)
@@ -223,21 +241,51 @@ fn of_status(status: &Status) -> TransportError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_workflows::wire::lease::RefusedJson;
+
+    fn request(incarnation: &str, seq: u64) -> HeartbeatJson {
+        let incarnation = incarnation.to_owned();
+        HeartbeatJson { incarnation, seq, nonce: 0, worker: String::new(), cells: Vec::new() }
+    }
 
     #[test]
     fn a_request_sent_again_joins_its_update_until_that_is_answered() {
-        let request = |seq: u64| HeartbeatJson {
-            incarnation: "ab".to_owned(),
-            seq,
-            nonce: 0,
-            worker: String::new(),
-            cells: Vec::new(),
-        };
+        let request = |seq: u64| request("ab", seq);
         let mut asked = Asked::default();
         assert_eq!(asked.update_id(&request(1)), "ab-1-0");
         assert_eq!(asked.update_id(&request(1)), "ab-1-0");
         asked.answers += 1;
         assert_eq!(asked.update_id(&request(1)), "ab-1-1");
         assert_eq!(asked.update_id(&request(2)), "ab-2-0");
+    }
+
+    #[test]
+    fn by_signals_only_the_answer_to_the_newest_request_counts_and_only_once() {
+        let busy = |incarnation: &str, seq: u64| {
+            let refused = RefusedJson { reason: "busy".to_owned(), message: seq.to_string(), newest: None };
+            let reply = HeartbeatReplyJson::Refused(refused);
+            AnswerJson { incarnation: incarnation.to_owned(), seq, reply }
+        };
+        let awaited = Mutex::default();
+        Awaited::end(&awaited, busy("ab", 1));
+        let mut first = Awaited::begin(&awaited, &request("ab", 1));
+        Awaited::end(&awaited, busy("ab", 0));
+        Awaited::end(&awaited, busy("cd", 1));
+        assert!(first.try_recv().is_err(), "the answer to another request");
+
+        let mut second = Awaited::begin(&awaited, &request("ab", 2));
+        assert!(matches!(first.try_recv(), Err(oneshot::error::TryRecvError::Closed)), "given up");
+        Awaited::end(&awaited, busy("ab", 1));
+        assert!(second.try_recv().is_err(), "a late answer");
+        let answer = busy("ab", 2);
+        Awaited::end(&awaited, answer.clone());
+        Awaited::end(&awaited, answer.clone());
+        assert_eq!(second.try_recv(), Ok(answer.reply));
+
+        // Sent again after a timeout: the answer to either sending counts.
+        drop(Awaited::begin(&awaited, &request("ab", 3)));
+        let mut again = Awaited::begin(&awaited, &request("ab", 3));
+        Awaited::end(&awaited, busy("ab", 3));
+        assert!(again.try_recv().is_ok());
     }
 }

@@ -5,15 +5,11 @@
 
 use super::text;
 use crate::wire::Unreadable;
-use crate::wire::config::{
-    ApplyJson, LEASE_DEFAULT, LimitJson, LimitPolicyJson, RateJson, check_target_rate,
-};
+use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, check_target_rate};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
-use tollgate_core::limit::{
-    CellConfig, CellKey, LEASE_MIN, Version, check_burst, check_label, check_lease, check_name,
-};
+use tollgate_core::limit::{CellConfig, CellKey, Version, check_burst, check_label, check_lease, check_name};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
@@ -547,9 +543,7 @@ impl Wanted {
                 };
                 limit.burst = Some(rate.count);
                 if old.is_none() {
-                    // What a lost worker holds is away for a lease and a window: a tenth of it on top is little.
-                    let tenth = (rate.period_ms / 10).clamp(LEASE_MIN.millis(), LEASE_DEFAULT.millis());
-                    limit.lease_ms = limit.lease_ms.or(Some(tenth));
+                    limit.lease_ms = Some(limit.lease_or_default().millis());
                 }
                 Some(Policy::SlidingWindow { window: Span::from_millis(rate.period_ms) })
             }

@@ -214,7 +214,8 @@ impl ConfigJson {
 }
 
 impl ConfiguredLimitJson {
-    fn of(cell: &CellConfig, now: LedgerTime) -> ConfiguredLimitJson {
+    /// A limit as it was set, and as it is at `now`.
+    pub fn of(cell: &CellConfig, now: LedgerTime) -> ConfiguredLimitJson {
         let ramp = |from: String, to: String, start: LedgerTime, end: LedgerTime| {
             (now < end).then_some(RampJson { from, to, start_us: start.0, end_us: end.0 })
         };

@@ -4,7 +4,9 @@ use super::Unreadable;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
-use tollgate_core::limit::{CellConfig, CellKey, Version, check_label, check_name, check_ramp, check_rate};
+use tollgate_core::limit::{
+    CellConfig, CellKey, LEASE_MIN, Version, check_label, check_name, check_ramp, check_rate,
+};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::{Amount, LedgerTime, Span};
 
@@ -122,6 +124,17 @@ impl LimitJson {
     /// The burst of a new limit with this rate, given or by default; never below one when the rate isn't zero.
     pub fn burst_or_default(&self, rate: RateJson) -> u64 {
         self.burst.unwrap_or_else(|| default_burst(rate))
+    }
+
+    /// The lease of a new limit, given or by default: for a sliding window a tenth of it, from 2 s to 15 s, since what a lost
+    /// worker holds is away for a lease and a window.
+    pub fn lease_or_default(&self) -> Span {
+        match (self.lease_ms, self.policy, self.rate) {
+            (None, Some(LimitPolicyJson::SlidingWindow), Some(rate)) => {
+                Span::from_millis(rate.period_ms / 10).clamp(LEASE_MIN, LEASE_DEFAULT)
+            }
+            _ => self.lease(),
+        }
     }
 
     /// The lease, given or by default.

@@ -42,6 +42,10 @@ impl Bare {
     pub fn heartbeat(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _input: RawValue) -> RawValue {
         self.answer.clone()
     }
+
+    /// Does nothing, as little as the update does.
+    #[signal(name = "report")]
+    pub fn report(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _input: RawValue) {}
 }
 
 /// Runs it until it is killed.

@@ -3,18 +3,21 @@
 //! Four clients, each with connections of its own as four processes would have them, ask one after the other:
 //! - `tollgate`: `acquire` on a gate that leases from the coordinator over Temporal;
 //! - `redis`: a token-bucket script in a Redis server, by EVALSHA over loopback TCP, a blocking client each;
-//! - `strict`: update `acquire` of the coordinator, and signal `report` once it is used.
+//! - `strict`: update `acquire` of the coordinator, and signal `report` once it is used;
+//! - `bare`: the same messages to a workflow that answers with the coordinator's bytes and does nothing.
 
-use crate::Failure;
 use crate::figures::{middle, percentile, short};
 use crate::heartbeat::{configuration, limit, update};
 use crate::redis_server::{Bucket, RedisServer};
 use crate::stage::Stage;
+use crate::{Failure, bare};
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 use temporalio_client::{
     Client, UntypedSignal, UntypedWorkflow, UntypedWorkflowHandle, WorkflowSignalOptions,
+    WorkflowTerminateOptions,
 };
+use temporalio_common::data_converters::RawValue;
 use tokio::runtime::Runtime;
 use tollgate_worker::{Gate, Limit, Options};
 use tollgate_workflows::contracts::coordinator_id;
@@ -42,17 +45,19 @@ pub(crate) fn run(runtime: &Runtime, quick: bool) -> Result<Value, Failure> {
     runtime.block_on(stage.coordinator(GROUP, configuration(1, RATE, BURST)))?;
     let mut gates = Vec::new();
     let mut buckets = Vec::new();
-    let mut handles = Vec::new();
+    let mut clients = Vec::new();
     for number in 0..CLIENTS {
         let client = runtime.block_on(stage.connect())?;
-        handles.push(client.get_workflow_handle::<UntypedWorkflow>(id.clone()));
+        clients.push(client.clone());
         let options = Options::new().group(GROUP).worker(format!("client-{number}")).limit(limit(0));
         gates.push(runtime.block_on(Gate::connect(client, options))?);
         buckets.push(redis.connect()?);
     }
     let rounds = if quick { 3 } else { 9 };
     let (local, remote, strict) = if quick { (50_000, 1_000, 30) } else { (500_000, 5_000, 100) };
-    let (mut ours, mut theirs, mut strictly) = (Seen::default(), Seen::default(), Seen::default());
+    let [mut ours, mut theirs, mut strictly, mut barely] = [(); 4].map(|()| Seen::default());
+    let first = clients.first().ok_or("no clients")?.get_workflow_handle::<UntypedWorkflow>(id.clone());
+    let (_, answer) = runtime.block_on(strict_permit(&first, "acquire", "first"))?;
     for round in 0..rounds {
         let limits: Vec<Limit> = gates.iter().map(|gate| gate.limit(&limit(0))).collect();
         ours.round(local, limits, |limit, each| {
@@ -76,16 +81,27 @@ pub(crate) fn run(runtime: &Runtime, quick: bool) -> Result<Value, Failure> {
             }
             Ok(())
         })?;
-        let named: Vec<_> = handles.iter().enumerate().collect();
-        strictly.round(strict, named, |(client, handle), each| {
-            runtime.block_on(async {
-                for number in 0..strict {
-                    let id = format!("{round}-{client}-{number}");
-                    each.push(strict_permit(handle, &id).await?);
-                }
-                Ok(())
-            })
-        })?;
+        // A workflow of its own for each round: it doesn't continue as new.
+        let idle = format!("bare-{round}");
+        runtime.block_on(stage.start(bare::KIND, bare::QUEUE, &idle, answer.clone()))?;
+        let mut ways = [(&mut strictly, "acquire", &id), (&mut barely, "heartbeat", &idle)];
+        // Neither always comes first.
+        ways.rotate_left(round % 2);
+        for (seen, name, workflow) in ways {
+            let handle = |client: &Client| client.get_workflow_handle::<UntypedWorkflow>(workflow.clone());
+            let handles: Vec<_> = clients.iter().map(handle).enumerate().collect();
+            seen.round(strict, handles, |(client, handle), each| {
+                runtime.block_on(async {
+                    for number in 0..strict {
+                        let id = format!("{round}-{client}-{number}");
+                        each.push(strict_permit(&handle, name, &id).await?.0);
+                    }
+                    Ok(())
+                })
+            })?;
+        }
+        let handle = stage.client.get_workflow_handle::<UntypedWorkflow>(idle);
+        runtime.block_on(handle.terminate(WorkflowTerminateOptions::default()))?;
     }
     runtime.block_on(async {
         for gate in &gates {
@@ -94,7 +110,7 @@ pub(crate) fn run(runtime: &Runtime, quick: bool) -> Result<Value, Failure> {
         stage.close().await
     })?;
     let mut figures = Map::new();
-    for (name, seen) in [("tollgate", &ours), ("redis", &theirs), ("strict", &strictly)] {
+    for (name, seen) in [("tollgate", &ours), ("redis", &theirs), ("strict", &strictly), ("bare", &barely)] {
         let rate = middle(seen.permits_per_second.clone());
         let (p50, p99) = (middle(seen.p50.clone()).0, middle(seen.p99.clone()).0);
         eprintln!(
@@ -125,6 +141,10 @@ pub(crate) fn run(runtime: &Runtime, quick: bool) -> Result<Value, Failure> {
             "strict_permits_per_second": ratio(|seen| &seen.permits_per_second, &strictly, &theirs),
             "strict_latency_p50": ratio(|seen| &seen.p50, &strictly, &theirs),
         }),
+    );
+    figures.insert(
+        "ratio_to_bare".to_owned(),
+        json!({ "strict_latency_p50": ratio(|seen| &seen.p50, &strictly, &barely) }),
     );
     figures.insert("clients".to_owned(), json!(CLIENTS));
     figures.insert("rounds".to_owned(), json!(rounds));
@@ -166,11 +186,16 @@ impl Seen {
     }
 }
 
-/// One strict permit: how long until it was there. Its use is reported after that, or it would count for its whole lease.
-async fn strict_permit(handle: &UntypedWorkflowHandle<Client>, id: &str) -> Result<Duration, Failure> {
+/// One strict permit: how long until it was there, and the answer. Its use is reported after that, or it would count for its
+/// whole lease.
+async fn strict_permit(
+    handle: &UntypedWorkflowHandle<Client>,
+    name: &str,
+    id: &str,
+) -> Result<(Duration, RawValue), Failure> {
     let wanted = json!({ "id": id, "client": "bench", "limit": limit(0) });
     let began = Instant::now();
-    let answer = update(handle, "acquire", wire::write(&wanted)).await?;
+    let answer = update(handle, name, wire::write(&wanted)).await?;
     let took = began.elapsed();
     match wire::read::<AcquireReplyJson>(&answer)? {
         AcquireReplyJson::Granted { .. } => {}
@@ -179,5 +204,5 @@ async fn strict_permit(handle: &UntypedWorkflowHandle<Client>, id: &str) -> Resu
     let report = json!({ "id": id, "limit": limit(0), "used": 1 });
     let signal = UntypedSignal::new("report");
     handle.signal(signal, wire::write(&report), WorkflowSignalOptions::default()).await?;
-    Ok(took)
+    Ok((took, answer))
 }

@@ -157,7 +157,7 @@ fn merge(config: &ConfigJson, wanted: &LimitSet) -> Result<LimitJson, Failure> {
     Ok(limit)
 }
 
-fn base(change: &Change) -> ApplyJson {
+pub(super) fn base(change: &Change) -> ApplyJson {
     ApplyJson {
         actor: change.actor.clone().unwrap_or_else(actor::default_actor),
         reason: change.reason.clone().unwrap_or_default(),
@@ -167,7 +167,7 @@ fn base(change: &Change) -> ApplyJson {
     }
 }
 
-async fn send(session: &Session, apply: &ApplyJson, json: bool) -> Result<(), Failure> {
+pub(super) async fn send(session: &Session, apply: &ApplyJson, json: bool) -> Result<(), Failure> {
     let answer = session.update(Workflow::Config, "apply", apply).await?;
     let applied: AppliedJson = answer.read()?;
     if json {

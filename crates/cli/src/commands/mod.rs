@@ -1,5 +1,6 @@
 //! The commands.
 
+pub mod apply;
 pub mod config;
 pub mod dev;
 pub mod explain;
@@ -7,6 +8,8 @@ pub mod history;
 pub mod limit;
 pub mod serve;
 pub mod status;
+pub mod tail;
+pub mod top;
 pub mod watch;
 
 use crate::failure::Failure;

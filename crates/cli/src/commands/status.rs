@@ -275,4 +275,4 @@ pub fn dated(us: u64, now_us: u64) -> String {
 
 #[cfg(test)]
 #[path = "status_tests.rs"]
-mod tests;
+pub(super) mod tests;

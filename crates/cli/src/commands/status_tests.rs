@@ -4,11 +4,11 @@ use tollgate_workflows::wire::config::PolicyJson;
 use tollgate_workflows::wire::explain::StarvingJson;
 use tollgate_workflows::wire::status::{LimitCellJson, UnreadableJson};
 
-const NOW: u64 = 1_796_043_897_000_000;
+pub(crate) const NOW: u64 = 1_796_043_897_000_000;
 const SECOND: u64 = 1_000_000;
 const MICRO: u64 = 1_000_000;
 
-fn row(limit: &str, rate: u64) -> LimitRowJson {
+pub(crate) fn row(limit: &str, rate: u64) -> LimitRowJson {
     LimitRowJson {
         limit: limit.to_owned(),
         meter: CellKey::METER.to_owned(),
@@ -37,7 +37,7 @@ fn row(limit: &str, rate: u64) -> LimitRowJson {
     }
 }
 
-fn status(limits: Vec<LimitRowJson>) -> StatusJson {
+pub(crate) fn status(limits: Vec<LimitRowJson>) -> StatusJson {
     StatusJson {
         group: "default".to_owned(),
         now_us: NOW - 2 * SECOND,

@@ -34,7 +34,7 @@ fn nobody() -> String {
 
 #[test]
 fn every_command_explains_itself_with_examples() {
-    let commands: [&[&str]; 14] = [
+    let commands: [&[&str]; 22] = [
         &[],
         &["dev"],
         &["serve"],
@@ -43,11 +43,19 @@ fn every_command_explains_itself_with_examples() {
         &["limit", "list"],
         &["limit", "rm"],
         &["limit", "abort-ramp"],
+        &["apply"],
+        &["plan"],
+        &["validate"],
+        &["export"],
+        &["schema"],
         &["config", "show"],
         &["config", "history"],
         &["status"],
+        &["top"],
+        &["tail"],
         &["explain"],
         &["completions"],
+        &["man"],
         &["limit", "set", "x"],
     ];
     for command in commands {
@@ -86,6 +94,52 @@ fn wrong_usage_ends_with_2_and_names_option_value_and_what_is_allowed() {
 }
 
 #[test]
+fn wrong_usage_of_plan_is_not_taken_for_a_plan_with_changes() {
+    for arguments in
+        [&["plan"][..], &["plan", "-f", "limits.conf"], &["--json", "plan", "-f", "x.toml", "--bogus"]]
+    {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn files_are_checked_without_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    std::fs::write(&file, "limits:\n  a: { rate: 5/s, concurrency: 3 }\n").unwrap();
+    let path = file.to_str().unwrap();
+    let output = run(&["validate", "-f", path]);
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("valid: 1 limit with 2 meters\n", Some(0)));
+    std::fs::write(&file, "limits:\n  a: { rate: 5/s, burst: 0 }\n  b: { rat: 5 }\n").unwrap();
+    let output = run(&["validate", "-f", path]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("limits.yaml:3:8: limit \"b\" has no \"rat\"; is \"rate\" meant?"), "{text}");
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&["man", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for page in ["tollgate", "tollgate-apply", "tollgate-limit-set", "tollgate-config-history"] {
+        let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
+        assert!(text.contains("Examples:") && text.contains(".SH"), "{page}: {text}");
+    }
+    let output = run(&["man", "/nonexistent/man1"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/nonexistent/man1"));
+}
+
+#[test]
+fn top_without_a_terminal_says_what_to_use_instead() {
+    let output = run(&["top"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("status --watch --json"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_command_for_one_group_refuses_two() {
     let output = run(&["status", "--group", "a", "--group", "b"]);
     assert_eq!(output.status.code(), Some(2));
@@ -110,7 +164,8 @@ fn errors_are_json_when_json_is_wanted() {
 #[test]
 fn an_address_where_nobody_listens_ends_with_3_at_once() {
     let address = nobody();
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 6] = [
+        &["export"],
         &["status"],
         &["explain", "api"],
         &["limit", "set", "api", "--rate", "50/s"],

@@ -10,7 +10,9 @@
 
 mod child;
 mod command_line;
+mod deploy;
 mod explain;
+mod files;
 mod fleet;
 mod hostile;
 mod inworkflow;

@@ -54,6 +54,7 @@ const NAMESPACES: &[&str] = &[
     "tls",
     "mtls",
     "explain",
+    "files",
     "starving",
     "metrics",
 ];
