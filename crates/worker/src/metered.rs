@@ -77,7 +77,7 @@ mod nothing {
 
     /// Of one limit.
     #[derive(Debug, Default)]
-    pub(crate) struct CellMeter;
+    pub(crate) struct CellMeter {}
 
     impl CellMeter {
         pub(crate) fn waited(&self, _span: Span) {}
@@ -86,7 +86,7 @@ mod nothing {
 
     /// Of the gate.
     #[derive(Debug, Default)]
-    pub(crate) struct GateMeter;
+    pub(crate) struct GateMeter {}
 
     impl GateMeter {
         pub(crate) fn answered(&self, _took: Span) {}

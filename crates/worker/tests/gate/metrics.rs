@@ -44,30 +44,37 @@ async fn figures_are_those_of_what_happened() {
     let group = TestGroup::new([limit("api", 10, 5)]);
     let gate = group.gate().await;
     let value = |name: &str, more: &str| value(&gate, name, more);
-    let before = value("tollgate_worker_left_tokens", "");
-    assert!((1.0..4.0).contains(&before), "who doesn't work holds a part of the burst: {before}");
     gate.acquire("api").cost(4).await.unwrap().settle(1, Outcome::Success);
-    gate.limit("api").try_acquire(1).unwrap().settle(2, Outcome::Throttled);
+    gate.acquire("api").cost(1).await.unwrap().settle(2, Outcome::Throttled);
     assert_eq!(value("tollgate_worker_permits_granted_total", ""), 2.0);
     let (charged, refunded) = (
         value("tollgate_worker_charged_tokens_total", ""),
         value("tollgate_worker_refunded_tokens_total", ""),
     );
-    assert_eq!((charged, refunded), (6.0, 3.0));
+    assert_eq!(charged, 6.0, "with the overdraft");
+    assert!((0.0..=3.0).contains(&refunded), "as far as it was safe: {refunded}");
+    let state = gate.state().limits.remove(0);
+    let used: f64 = state.counters.charged.to_string().parse().unwrap();
+    assert_eq!(charged - refunded, used);
+    let level: f64 = state.level.to_string().parse().unwrap();
+    assert_eq!(value("tollgate_worker_left_tokens", ""), level);
+    assert_eq!(value("tollgate_worker_share_ratio", ""), f64::from(state.share.ppb()) / 1e9);
     assert_eq!(value("tollgate_worker_permits_settled_total", r#",outcome="success""#), 1.0);
     assert_eq!(value("tollgate_worker_permits_settled_total", r#",outcome="throttled""#), 1.0);
     assert_eq!(value("tollgate_worker_permits_settled_total", r#",outcome="failure""#), 0.0);
 
-    gate.limit("api").try_acquire(4).unwrap_err();
-    let waits = gate.acquire("api").cost(4);
+    let (count, sum) =
+        (value("tollgate_worker_wait_seconds_count", ""), value("tollgate_worker_wait_seconds_sum", ""));
+    gate.limit("api").try_acquire(5).unwrap_err();
+    let waits = gate.acquire("api").cost(5);
     let waiting = tokio::spawn(async move { waits.await });
     group.advance(Duration::from_millis(1)).await;
     assert_eq!(value("tollgate_worker_waiting_callers", ""), 1.0);
-    assert_eq!(value("tollgate_worker_waiting_tokens", ""), 4.0);
+    assert_eq!(value("tollgate_worker_waiting_tokens", ""), 5.0);
     drop(waiting.await.unwrap().unwrap());
-    assert_eq!(value("tollgate_worker_wait_seconds_count", ""), 2.0);
-    let waited = value("tollgate_worker_wait_seconds_sum", "");
-    assert!((0.05..2.0).contains(&waited), "{waited}");
+    assert_eq!(value("tollgate_worker_wait_seconds_count", ""), count + 1.0);
+    let waited = value("tollgate_worker_wait_seconds_sum", "") - sum;
+    assert!((0.05..1.0).contains(&waited), "{waited}");
     assert_eq!(value("tollgate_worker_refusals_total", r#",reason="empty""#), 1.0);
     assert_eq!(value("tollgate_worker_refusals_total", r#",reason="deadline""#), 0.0);
     let late = gate.acquire("api").cost(5).timeout(Duration::from_millis(100)).await.unwrap_err();
@@ -75,12 +82,29 @@ async fn figures_are_those_of_what_happened() {
     assert_eq!(value("tollgate_worker_refusals_total", r#",reason="deadline""#), 1.0);
     assert_eq!(value("tollgate_worker_waits_given_up_total", ""), 1.0);
 
-    assert_eq!(value("tollgate_worker_share_ratio", ""), 1.0);
     assert_eq!(value("tollgate_worker_condition", r#",condition="open""#), 1.0);
     assert_eq!(value("tollgate_worker_condition", r#",condition="closed""#), 0.0);
     let left = value("tollgate_worker_lease_remaining_seconds", "");
     assert!(left > 1.0 && left + value("tollgate_worker_lease_age_seconds", "") <= 8.0, "{left}");
     assert!(group_value(&gate, r#"tollgate_worker_heartbeat_seconds_count{group="default"}"#) >= 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_back_is_counted_apart_from_what_was_charged() {
+    let group = TestGroup::new([limit("api", 100, 100)]);
+    let gate = group.gate().await;
+    // Used as fast as it comes, the bucket has room, into which tokens can go back.
+    for _ in 0..100 {
+        gate.acquire("api").cost(10).await.unwrap().settle(5, Outcome::Ignored);
+    }
+    let (charged, refunded) = (
+        value(&gate, "tollgate_worker_charged_tokens_total", ""),
+        value(&gate, "tollgate_worker_refunded_tokens_total", ""),
+    );
+    assert_eq!(charged, 1_000.0);
+    assert!(refunded > 0.0 && refunded <= 500.0, "{refunded}");
+    let used: f64 = gate.state().limits[0].counters.charged.to_string().parse().unwrap();
+    assert_eq!(charged - refunded, used);
 }
 
 #[tokio::test(start_paused = true)]

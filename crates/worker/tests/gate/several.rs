@@ -347,8 +347,8 @@ async fn crowd(seed: u64, workers: usize, troubled: bool) {
     }
 }
 
-fn for_all_seeds<T: Future<Output = ()>>(test: impl Fn(u64) -> T) {
-    for seed in 0..100 {
+fn for_all_seeds<T: Future<Output = ()>>(seeds: u64, test: impl Fn(u64) -> T) {
+    for seed in 0..seeds {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| testing::run(test(seed))));
         if let Err(panic) = result {
             let said = panic.downcast_ref::<String>().map(String::as_str);
@@ -362,12 +362,12 @@ fn for_all_seeds<T: Future<Output = ()>>(test: impl Fn(u64) -> T) {
 
 #[test]
 fn a_crowd_of_several_meters_is_served_and_leaves_nothing_behind() {
-    for_all_seeds(|seed| crowd(seed, 1, false));
+    for_all_seeds(100, |seed| crowd(seed, 1, false));
 }
 
 #[test]
 fn a_crowd_of_several_meters_outlives_lost_messages_and_lost_leases() {
-    for_all_seeds(|seed| crowd(seed, 1, true));
+    for_all_seeds(40, |seed| crowd(seed, 1, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
