@@ -230,7 +230,15 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
     let reserve = reserve(burst, fleet.needed);
     let rate = cell.config.rate.at(now).micro_per_second();
+    // What is lost for good, and be it a thousandth, would never be made up for while others mint the whole rate. Whoever lacks it for
+    // its next piece of work would wait for ever. A part of the rate that is less than noise would stay with who has it.
+    let lacks = |holding: &Holding| {
+        holding.acked.map_or(Amount::ZERO, |lease| lease.cap) < Amount::tokens(holding.need())
+    };
+    let is_lost = cell.free + cell.outstanding(now).1 < burst;
     let aside = set_aside(cell, now, reserve, rate);
+    let aside =
+        if is_lost && cell.holders.get(&holder).is_some_and(lacks) { aside.max(REFILL_MAX) } else { aside };
     let share = fair_share(cell, holder, now, rate, aside);
 
     // Whoever is served next must find room for all that it wants at once, or it waits for ever.

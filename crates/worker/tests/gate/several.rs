@@ -367,7 +367,7 @@ fn a_crowd_of_several_meters_is_served_and_leaves_nothing_behind() {
 
 #[test]
 fn a_crowd_of_several_meters_outlives_lost_messages_and_lost_leases() {
-    for_all_seeds(40, |seed| crowd(seed, 1, true));
+    for_all_seeds(100, |seed| crowd(seed, 1, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]
