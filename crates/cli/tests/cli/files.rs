@@ -86,13 +86,16 @@ fn files_are_planned_applied_exported_and_pruned_and_never_overwrite_another_edi
 
         // Wrong as a whole: every problem with its place, and nothing changes.
         let before = version();
-        std::fs::write(&file, "[limits.openai]\nrate = \"1/s\"\nbrust = 3\n[limits.x]\nrate = \"1/week\"\n")
-            .unwrap();
+        std::fs::write(
+            &file,
+            "[limits.openai]\nrate = \"1/s\"\nbrust = 3\n[limits.x]\nrate = \"1/parsec\"\n",
+        )
+        .unwrap();
         let (refused, code) = text(&world.tollgate(&["apply", "-f", path]));
         assert_eq!(code, Some(1), "{refused}");
         for part in [
             "limits.toml:3:1: limit \"openai\" has no \"brust\"; is \"burst\" meant?",
-            "limits.toml:5:8: rate is \"1/week\"",
+            "limits.toml:5:8: rate is \"1/parsec\"",
         ] {
             assert!(refused.contains(part), "{part}: {refused}");
         }
