@@ -437,7 +437,7 @@ pub struct LimitSet {
     #[arg(long, value_parser = quantity::rate, allow_hyphen_values = true)]
     pub rate: Option<RateJson>,
     /// A tier with a rate of its own, for work that asks for it by name; may be given several times, the highest tier first.
-    /// Higher tiers borrow from lower ones what those leave unused. NAME[=RATE][:burst=N][:floor=RATE][:lend][:no-lend][:rank=N];
+    /// Higher tiers borrow from lower ones what those leave unused. `NAME[=RATE][:burst=N][:floor=RATE][:lend][:no-lend][:rank=N]`;
     /// with `floor`, higher tiers come first above it; with `lend`, lower ones may use what is idle; `rank` changes the order
     /// (0 is the highest). --rate and --burst are then what all tiers together may have at most. What a limit without tiers
     /// has is its tier `default`
