@@ -8,6 +8,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{SignedDuration, Timestamp, Zoned};
 use tollgate_core::policy::{BOUNDARIES_AHEAD, Calendar, CalendarUnit};
 use tollgate_core::units::LedgerTime;
+use tollgate_workflows::wire::config::{LimitPolicyJson, WindowJson};
 
 /// Why there are no boundaries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +49,26 @@ pub fn boundaries(
     // As the database spells it.
     let time_zone = zone.iana_name().unwrap_or(time_zone).to_owned();
     Ok((begins, Calendar { unit, time_zone, tz_version: tz_version().to_owned() }))
+}
+
+/// A fixed window as an operator's change carries it, with its first boundaries: see [`boundaries`]. Without a window days are meant for
+/// these; whoever takes the change says that one is missing.
+///
+/// # Errors
+/// [`CalendarError`].
+pub fn fixed_window(
+    window: Option<WindowJson>,
+    time_zone: &str,
+    from: LedgerTime,
+) -> Result<LimitPolicyJson, CalendarError> {
+    let unit = window.unwrap_or(WindowJson::Day).unit();
+    let (boundaries, calendar) = boundaries(unit, time_zone, from)?;
+    Ok(LimitPolicyJson::FixedWindow {
+        window,
+        time_zone: calendar.time_zone,
+        boundaries_us: boundaries.iter().map(|boundary| boundary.0).collect(),
+        tz_version: calendar.tz_version,
+    })
 }
 
 fn begins(unit: CalendarUnit, zone: &TimeZone, from: LedgerTime) -> Option<Vec<LedgerTime>> {

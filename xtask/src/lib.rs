@@ -21,6 +21,7 @@
 pub mod bench;
 pub mod chaos;
 pub mod checks;
+pub mod debian;
 pub mod demo;
 pub mod downstream;
 pub mod fleet;

@@ -5,10 +5,10 @@
 //! root is needed.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::debian;
 use anyhow::{Context as _, Result, bail};
 
 /// The variable that names the program.
@@ -35,7 +35,7 @@ pub fn find_or_fetch(root: &Path) -> Result<PathBuf> {
     if let Ok(found) = probe(program.clone()) {
         return Ok(found);
     }
-    fetch(&folder).and_then(|()| probe(program)).with_context(|| {
+    debian::unpack(&[PACKAGE], &folder).and_then(|_| probe(program)).with_context(|| {
         format!(
             "tests of metrics need a Prometheus: `apt-get install prometheus`, or name the program by {OVERRIDE_VARIABLE}"
         )
@@ -53,31 +53,9 @@ fn probe(path: PathBuf) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn fetch(folder: &Path) -> Result<()> {
-    eprintln!("unpacking Debian's {PACKAGE} into {}", folder.display());
-    fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
-    succeed(Command::new("apt-get").args(["download", "--quiet", PACKAGE]).current_dir(folder))?;
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            succeed(Command::new("dpkg").arg("--extract").arg(&path).arg(folder.join("root")))?;
-            fs::remove_file(&path).with_context(|| format!("can't remove {}", path.display()))?;
-        }
-    }
-    Ok(())
-}
-
-fn succeed(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{name} does not run"))?;
-    if !output.status.success() {
-        bail!("{name} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::debian;
 use anyhow::{Context as _, Result, bail};
 
 /// The variable that names the program.
@@ -84,31 +85,11 @@ fn unpacked(folder: &Path) -> Result<RedisServer> {
 }
 
 fn fetch(folder: &Path) -> Result<()> {
-    eprintln!("unpacking Debian's redis-server into {}", folder.display());
-    let root = folder.join("root");
-    fs::create_dir_all(&root).with_context(|| format!("can't create {}", root.display()))?;
-    let mut download = Command::new("apt-get");
-    download.args(["download", "--quiet"]).args(PACKAGES).current_dir(folder);
-    succeed(&mut download)?;
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            succeed(Command::new("dpkg").arg("--extract").arg(&path).arg(&root))?;
-        }
-    }
+    let root = debian::unpack(&PACKAGES, folder)?;
     let program = root.join("usr/bin/redis-server");
     if !program.exists() {
         fs::copy(root.join("usr/bin/redis-check-rdb"), &program)
             .context("redis-tools has no server in it")?;
-    }
-    Ok(())
-}
-
-fn succeed(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("{name} does not run"))?;
-    if !output.status.success() {
-        bail!("{name} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
 }

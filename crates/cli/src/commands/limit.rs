@@ -307,17 +307,11 @@ fn fixed_window(
     let window = window.or(calendar.map(|calendar| calendar.window));
     let known = calendar.map(|calendar| calendar.time_zone.clone());
     let time_zone = wanted.time_zone.clone().or(known).unwrap_or_else(|| "UTC".to_owned());
-    let (from, unit) = (LedgerTime(now_us), window.unwrap_or(WindowJson::Day).unit());
-    let (boundaries, calendar) = calendar::boundaries(unit, &time_zone, from)
+    let from = LedgerTime(now_us);
+    calendar::fixed_window(window, &time_zone, from)
         .map_err(|error| problems.push(error.to_string()))
-        .or_else(|()| calendar::boundaries(unit, "UTC", from))
-        .ok()?;
-    Some(LimitPolicyJson::FixedWindow {
-        window,
-        time_zone: calendar.time_zone,
-        boundaries_us: boundaries.iter().map(|boundary| boundary.0).collect(),
-        tz_version: calendar.tz_version,
-    })
+        .or_else(|()| calendar::fixed_window(window, "UTC", from))
+        .ok()
 }
 
 /// Everything that is wrong with a change of which some is known to be: the server says the rest.

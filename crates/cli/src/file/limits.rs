@@ -234,19 +234,18 @@ impl File {
         for (place, meter, fields) in meters {
             let fields = Fields { lease: fields.lease.or(own.lease), ..fields };
             for (place, tier, fields) in tiers_of(place, fields) {
-                let what = if tier.is_some() {
-                    format!("{what}, tier {:?}", tier.as_ref().map_or("", |(name, ..)| name))
-                } else {
-                    what.clone()
-                };
+                let named = tier.as_ref().map(|(name, ..)| format!(", tier {name:?}")).unwrap_or_default();
                 match complete(name, &meter, fields, self.now) {
                     Ok(limit) => {
-                        let limit = tier.map_or(limit.clone(), |tier| of_tier(limit, tier));
+                        let limit = match tier {
+                            Some(tier) => of_tier(limit, tier),
+                            None => limit,
+                        };
                         self.limits.push(Stated { place, limit });
                     }
                     // What is missing may be among what couldn't be read.
                     Err(_) if self.problems.len() > before => {}
-                    Err(why) => self.problem(place, format!("{what}, meter {meter:?}: {why}")),
+                    Err(why) => self.problem(place, format!("{what}{named}, meter {meter:?}: {why}")),
                 }
             }
         }
@@ -410,7 +409,11 @@ fn complete(name: &str, meter: &str, fields: Fields, now: LedgerTime) -> Result<
             }
             Policy::LeakyBucket => LimitPolicyJson::LeakyBucket,
             Policy::SlidingWindow => LimitPolicyJson::SlidingWindow,
-            Policy::FixedWindow => fixed_window(rate, &fields, now)?,
+            Policy::FixedWindow => {
+                let window = fields.window.or(WindowJson::of_period(rate.period_ms));
+                let time_zone = fields.time_zone.as_deref().unwrap_or("UTC");
+                calendar::fixed_window(window, time_zone, now).map_err(|error| error.to_string())?
+            }
         });
     }
     if !matches!(limit.policy, Some(LimitPolicyJson::FixedWindow { .. }))
@@ -420,20 +423,6 @@ fn complete(name: &str, meter: &str, fields: Fields, now: LedgerTime) -> Result<
     }
     limit.lease_ms = Some(limit.lease_or_default().millis());
     Ok(limit)
-}
-
-fn fixed_window(rate: RateJson, fields: &Fields, now: LedgerTime) -> Result<LimitPolicyJson, String> {
-    let window = fields.window.or(WindowJson::of_period(rate.period_ms));
-    let time_zone = fields.time_zone.as_deref().unwrap_or("UTC");
-    let unit = window.unwrap_or(WindowJson::Day).unit();
-    let (boundaries, calendar) =
-        calendar::boundaries(unit, time_zone, now).map_err(|error| error.to_string())?;
-    Ok(LimitPolicyJson::FixedWindow {
-        window,
-        time_zone: calendar.time_zone,
-        boundaries_us: boundaries.iter().map(|boundary| boundary.0).collect(),
-        tz_version: calendar.tz_version,
-    })
 }
 
 #[cfg(test)]

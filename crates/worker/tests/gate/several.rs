@@ -1,12 +1,12 @@
 //! Several meters at once: all or nothing, in order, and nothing is left behind.
 
-use crate::world::{limit, pass};
+use crate::world::{for_all_seeds, limit, pass};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tollgate_worker::testing::{self, Fault, TestGroup, TestLimit};
+use tollgate_worker::testing::{Fault, TestGroup, TestLimit};
 use tollgate_worker::{AcquireError, Gate, Meters, Outcome, Reason};
 
 const MS: Duration = Duration::from_millis(1);
@@ -344,19 +344,6 @@ async fn crowd(seed: u64, workers: usize, troubled: bool) {
     for gate in &gates {
         let permit = all(gate).acquire(rates).timeout(Duration::from_secs(60)).await;
         assert!(permit.is_ok(), "{permit:?}: {rates:?} {:#?}", gate.state());
-    }
-}
-
-fn for_all_seeds<T: Future<Output = ()>>(seeds: u64, test: impl Fn(u64) -> T) {
-    for seed in 0..seeds {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| testing::run(test(seed))));
-        if let Err(panic) = result {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            panic!(
-                "seed {seed}: {}",
-                said.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked")
-            );
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Crowds that wait, with costs, deadlines and ways of going away drawn from a seed: order, bounds, and that nothing is left
 //! behind whenever somebody goes away.
 
-use crate::world::{drain, pass};
+use crate::world::{drain, for_all_seeds, pass};
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate_worker::testing::{self, Fault, TestGroup, TestLimit};
+use tollgate_worker::testing::{Fault, TestGroup, TestLimit};
 use tollgate_worker::{AcquireError, Limit, Outcome, Permit, Reason};
 
 const SEEDS: u64 = 120;
@@ -253,28 +253,14 @@ async fn judge<T: Future<Output = ()>>(
     }
 }
 
-/// Each seed in a runtime of its own; a failure names the seed.
-fn for_all_seeds<T: Future<Output = ()>>(test: impl Fn(u64) -> T) {
-    for seed in 0..SEEDS {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| testing::run(test(seed))));
-        if let Err(panic) = result {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            panic!(
-                "seed {seed}: {}",
-                said.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked")
-            );
-        }
-    }
-}
-
 #[test]
 fn a_crowd_is_served_in_order_whoever_goes_away() {
-    for_all_seeds(|seed| judge(seed, 1, false, |_, _| async {}));
+    for_all_seeds(SEEDS, |seed| judge(seed, 1, false, |_, _| async {}));
 }
 
 #[test]
 fn crowds_of_three_workers_share_a_limit_and_starve_nobody() {
-    for_all_seeds(|seed| judge(seed, 3, false, |_, _| async {}));
+    for_all_seeds(SEEDS, |seed| judge(seed, 3, false, |_, _| async {}));
 }
 
 #[test]
@@ -297,7 +283,7 @@ fn a_crowd_outlives_lost_messages_lost_leases_and_outages() {
         }
         group.heal();
     };
-    for_all_seeds(|seed| judge(seed, 2, true, trouble));
+    for_all_seeds(SEEDS, |seed| judge(seed, 2, true, trouble));
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::bucket::Now;
 use tollgate_core::units::{BootTime, WallTime};
 use tollgate_worker::clock::Clock;
-use tollgate_worker::testing::{TestGroup, TestLimit};
+use tollgate_worker::testing::{self, TestGroup, TestLimit};
 use tollgate_worker::transport::{StrictTransport, Transport};
 use tollgate_worker::{Gate, Strict, TransportError};
 use tollgate_workflows::wire::lease::{
@@ -172,5 +172,19 @@ impl Clock for BadClock {
     }
     fn is_steady(&self) -> bool {
         !self.jumped.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Each seed in a runtime of its own; a failure names the seed.
+pub(crate) fn for_all_seeds<T: Future<Output = ()>>(seeds: u64, test: impl Fn(u64) -> T) {
+    for seed in 0..seeds {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| testing::run(test(seed))));
+        if let Err(panic) = result {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            panic!(
+                "seed {seed}: {}",
+                said.or_else(|| panic.downcast_ref().copied()).unwrap_or("it panicked")
+            );
+        }
     }
 }
