@@ -4,7 +4,7 @@ use crate::proto as pb;
 use crate::state::StateError;
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::escrow::Escrow;
-use tollgate_core::limit::{Initial, Version};
+use tollgate_core::limit::{Conduct, Initial, Version, WhenLost};
 use tollgate_core::policy::{Calendar, CalendarUnit, Policy, Terms};
 use tollgate_core::tier::Priority;
 use tollgate_core::units::{Amount, LedgerTime, Share, Span};
@@ -85,6 +85,36 @@ pub(crate) fn priority_of(priority: Option<pb::Priority>) -> Result<Priority, St
     let floor =
         priority.floor_ppb.map_or(Some(Share::ONE), Share::from_ppb).ok_or(StateError::Broken("a floor"))?;
     Ok(Priority { rank: priority.rank, floor, lends: priority.lends })
+}
+
+/// What is said of a cell; none where that is as by default.
+pub(crate) fn conduct(conduct: Conduct) -> Option<pb::Conduct> {
+    (conduct != Conduct::default()).then(|| pb::Conduct {
+        paused: conduct.paused,
+        shadow: conduct.shadow,
+        reserve_ppb: conduct.reserve.ppb(),
+        when_lost: match conduct.when_lost {
+            WhenLost::Closed => None,
+            WhenLost::Hold(part) => Some(pb::conduct::WhenLost::HoldPpb(part.ppb())),
+            WhenLost::Open => Some(pb::conduct::WhenLost::Open(true)),
+        },
+    })
+}
+
+/// Reads what [`conduct`] wrote.
+pub(crate) fn conduct_of(conduct: Option<pb::Conduct>) -> Result<Conduct, StateError> {
+    let Some(conduct) = conduct else { return Ok(Conduct::default()) };
+    let share = |ppb| Share::from_ppb(ppb).ok_or(StateError::Broken("a conduct"));
+    Ok(Conduct {
+        paused: conduct.paused,
+        shadow: conduct.shadow,
+        reserve: share(conduct.reserve_ppb)?,
+        when_lost: match conduct.when_lost {
+            None => WhenLost::Closed,
+            Some(pb::conduct::WhenLost::HoldPpb(part)) => WhenLost::Hold(share(part)?),
+            Some(pb::conduct::WhenLost::Open(_)) => WhenLost::Open,
+        },
+    })
 }
 
 /// `None` where tokens are minted.

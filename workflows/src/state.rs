@@ -125,6 +125,7 @@ impl<'a> Writer<'a> {
             fresh: config.fresh,
             initially_empty: config.initial == Initial::Empty,
             queue: config.queue,
+            conduct: limits::conduct(config.conduct),
             kept: cell.kept.known.map(limits::escrow),
             told: cell.kept.told.map(limits::escrow),
             told_in_us: self.relative(cell.kept.told_at),
@@ -323,6 +324,7 @@ impl<'a> Writer<'a> {
                 policy: limits::terms(terms.policy),
                 scarce: terms.scarce,
                 queue: terms.queue,
+                conduct: limits::conduct(terms.conduct),
             }),
         };
         pb::StoredCell { cell, key, borrowed: stored.borrowed, terms, as_pending: false }
@@ -450,6 +452,7 @@ impl Reader {
             fresh: cell.fresh,
             initial: limits::initial_of(cell.initially_empty),
             queue: cell.queue,
+            conduct: limits::conduct_of(cell.conduct)?,
         };
         let (mut holders, mut next) = (Vec::with_capacity(cell.holdings.len()), 0);
         for holding in cell.holdings {
@@ -674,6 +677,7 @@ fn terms_of(terms: pb::Terms, current: Option<RateCurve>) -> Result<LeaseTerms, 
         confirm: terms.confirm,
         due: terms.due_us.map(Span),
         queue: terms.queue,
+        conduct: limits::conduct_of(terms.conduct)?,
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::curve::{BURST_MAX, BurstCurve, PERIOD_MAX, PERIOD_MIN, RAMP_MAX, RATE_COUNT_MAX, RateCurve};
 use crate::policy::{BOUNDARIES_MAX, CALENDAR_BYTES_MAX, DRAIN_MAX, Policy, WINDOW_MAX, WINDOW_MIN};
 use crate::tier::Priority;
-use crate::units::{Amount, LedgerTime, Span};
+use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::string::{String, ToString};
 use core::fmt;
 
@@ -103,6 +103,54 @@ pub struct CellConfig {
     pub initial: Initial,
     /// How many may wait for it in one process; `None`: as many as the process lets wait for any limit.
     pub queue: Option<u64>,
+    /// What an operator says of it beside how much it allows.
+    pub conduct: Conduct,
+}
+
+/// What an operator says of a limit beside how much it allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conduct {
+    /// Nothing is granted until it is resumed, and nothing waits: all work is refused.
+    pub paused: bool,
+    /// It refuses nothing: it counts, and says what it would have refused.
+    pub shadow: bool,
+    /// The part of the burst that is not prefetched while the rest suffices, for newcomers: up to [`RESERVE_MAX`].
+    pub reserve: Share,
+    /// What becomes of work in a process whose lease has ended and that doesn't reach the coordinator.
+    pub when_lost: WhenLost,
+}
+
+/// The largest reserve: a half.
+pub const RESERVE_MAX: Share = match Share::from_ppb(500_000_000) {
+    Some(share) => share,
+    None => Share::ZERO,
+};
+
+impl Conduct {
+    /// The reserve of a limit that says nothing of it: a fifth.
+    pub const RESERVE: Share = match Share::from_ppb(200_000_000) {
+        Some(share) => share,
+        None => Share::ZERO,
+    };
+}
+
+impl Default for Conduct {
+    fn default() -> Conduct {
+        Conduct { paused: false, shadow: false, reserve: Conduct::RESERVE, when_lost: WhenLost::Closed }
+    }
+}
+
+/// What becomes of work in a process whose lease has ended and that doesn't reach the coordinator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenLost {
+    /// It is refused: the limit holds under every fault.
+    #[default]
+    Closed,
+    /// It goes on at this part of the share that the last lease gave. While others get what the coordinator takes for free,
+    /// together they may go beyond the limit by as much.
+    Hold(Share),
+    /// It goes on without any limit.
+    Open,
 }
 
 /// What there is when a limit begins.
@@ -223,6 +271,17 @@ pub fn check_queue(queue: u64) -> Result<(), OutOfRange> {
     Ok(())
 }
 
+/// Checks the part of a burst that is kept for newcomers.
+///
+/// # Errors
+/// [`OutOfRange`] for field `reserve`.
+pub fn check_reserve(reserve: Share) -> Result<(), OutOfRange> {
+    if reserve > RESERVE_MAX {
+        return Err(out_of_range("reserve", reserve, "0 to 0.5 of the burst"));
+    }
+    Ok(())
+}
+
 /// Checks what there is when a limit begins.
 ///
 /// # Errors
@@ -303,6 +362,7 @@ impl CellConfig {
             fresh: true,
             initial: Initial::Full,
             queue: None,
+            conduct: Conduct::default(),
         }
     }
 
@@ -325,7 +385,8 @@ impl CellConfig {
         check_lease(self.lease)?;
         check_policy(&self.policy, self.lease)?;
         check_initial(self.initial, &self.policy)?;
-        self.queue.map_or(Ok(()), check_queue)
+        self.queue.map_or(Ok(()), check_queue)?;
+        check_reserve(self.conduct.reserve)
     }
 
     /// The burst now, in whole tokens: a larger cost can never be granted.

@@ -2,7 +2,7 @@
 
 use crate::curve::RateCurve;
 use crate::digest::Digest;
-use crate::limit::CellKey;
+use crate::limit::{CellKey, Conduct};
 use crate::policy::Terms;
 use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::string::String;
@@ -161,6 +161,8 @@ pub struct LeaseTerms {
     pub due: Option<Span>,
     /// How many may wait for it in this process; `None`: as many as the process lets wait for any limit.
     pub queue: Option<u64>,
+    /// What an operator says of the limit beside how much it allows.
+    pub conduct: Conduct,
 }
 
 /// Why a request got no reply.

@@ -37,6 +37,7 @@ impl Bucket {
             confirm: false,
             due: None,
             queue: None,
+            conduct: Default::default(),
         };
         let now = at(0);
         let name = LeaseName { epoch: 1, seq: 1 };
@@ -454,6 +455,7 @@ fn a_reply_whose_time_was_read_before_a_refill_mints_nothing_twice() {
             confirm: false,
             due: None,
             queue: None,
+            conduct: Default::default(),
         };
         mint.apply(&level, &arrival(0), &terms);
         mint.refill(&level, now(at_refill));

@@ -5,7 +5,7 @@
 use super::Push;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
-    burst_curve, burst_curve_of, escrow, escrow_of, initial_of, policy, policy_of, priority, priority_of,
+    burst_curve, burst_curve_of, conduct, conduct_of, escrow, escrow_of, initial_of, policy, policy_of, priority, priority_of,
     rate_curve, rate_curve_of, version, version_of,
 };
 use crate::proto as pb;
@@ -138,6 +138,7 @@ fn write_limit(cell: &CellConfig) -> pb::ConfigLimit {
         fresh: cell.fresh,
         initially_empty: cell.initial == Initial::Empty,
         queue: cell.queue,
+        conduct: conduct(cell.conduct),
         policy: policy(&cell.policy),
         priority: priority(cell.priority),
     }
@@ -154,6 +155,7 @@ fn read_limit(limit: pb::ConfigLimit) -> Result<CellConfig, StateError> {
         fresh: limit.fresh,
         initial: initial_of(limit.initially_empty),
         queue: limit.queue,
+        conduct: conduct_of(limit.conduct)?,
     })
 }
 

@@ -153,5 +153,6 @@ pub(super) fn answer(cell: &Cell, pending: Lease, at: LedgerTime) -> LeaseTerms 
         confirm: false,
         due: None,
         queue: cell.config.queue,
+        conduct: cell.config.conduct,
     }
 }

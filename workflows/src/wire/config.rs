@@ -1,6 +1,7 @@
 //! What operators say: limits, changes with their ramps, and what the coordinator is configured with.
 
 use super::Unreadable;
+use super::conduct::ConductJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
@@ -595,6 +596,9 @@ pub struct CellConfigJson {
     /// How many may wait for it in one process; if missing, the process decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
+    /// What an operator says of it beside how much it allows.
+    #[serde(default, skip_serializing_if = "ConductJson::is_default")]
+    pub conduct: ConductJson,
     /// How its tier stands to the others of the limit.
     #[serde(default, skip_serializing_if = "PriorityJson::is_default")]
     pub priority: PriorityJson,
@@ -730,6 +734,7 @@ impl ConfigureJson {
             fresh: config.fresh,
             initial: InitialJson::of(config.initial),
             queue: config.queue,
+            conduct: ConductJson::of(config.conduct),
             priority: PriorityJson::of(config.priority),
         };
         ConfigureJson {
@@ -759,6 +764,7 @@ impl ConfigureJson {
                 fresh: cell.fresh,
                 initial: cell.initial.initial(),
                 queue: cell.queue,
+                conduct: cell.conduct.check()?,
                 priority: cell.priority.check()?,
             };
             config.check().map_err(|error| Unreadable::of(&format!("limit {}", config.key), error))?;

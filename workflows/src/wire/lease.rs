@@ -1,6 +1,7 @@
 //! What workers say: heartbeats with their replies, strict permits, reports and revokes.
 
 use super::Unreadable;
+use super::conduct::ConductJson;
 use super::config::RateCurveJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Ended};
@@ -363,6 +364,9 @@ pub struct LeaseJson {
     /// How many may wait for it in this process; if missing, as many as the process lets wait for any limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
+    /// What an operator says of the limit beside how much it allows.
+    #[serde(default, skip_serializing_if = "ConductJson::is_default")]
+    pub conduct: ConductJson,
 }
 
 /// How used tokens become usable again.
@@ -569,6 +573,7 @@ impl LeaseJson {
             confirm: terms.confirm,
             due_ms: terms.due.map(Span::millis_ceil),
             queue: terms.queue,
+            conduct: ConductJson::of(terms.conduct),
         }
     }
 
@@ -587,6 +592,7 @@ impl LeaseJson {
             confirm: self.confirm,
             due: self.due_ms.map(Span::from_millis),
             queue: self.queue,
+            conduct: self.conduct.check()?,
         })
     }
 }

@@ -7,6 +7,7 @@
 //! Everything is read through [`read`], which names the field that is wrong and never fails a workflow task.
 
 mod bound;
+pub mod conduct;
 pub mod config;
 pub mod escrow;
 pub mod explain;

@@ -35,6 +35,7 @@ pub(crate) fn configuration(limits: usize, rate: u64, burst: u64) -> ConfigureJs
         fresh: true,
         initial: Initial::Full,
         queue: None,
+        conduct: Default::default(),
     };
     let cells = (0..limits).map(|number| cell(limit(number))).collect();
     ConfigureJson::of(&Configure { version: Version { run: 1, n: 1 }, settings: Settings::default(), cells })

@@ -81,6 +81,7 @@ fn ledger(workers: usize, each: usize) -> Result<Ledger, Failure> {
         fresh: true,
         initial: Initial::Full,
         queue: None,
+        conduct: Default::default(),
     };
     let mut ledger = Ledger::new(Start::First, 7, now);
     let configure = Configure {

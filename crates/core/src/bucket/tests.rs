@@ -28,6 +28,7 @@ fn terms(cap: u64, tokens: u64, rate: u64, policy: Terms) -> LeaseTerms {
         confirm: false,
         due: None,
         queue: None,
+        conduct: Default::default(),
     }
 }
 

@@ -608,6 +608,7 @@ impl Cell {
             confirm: false,
             due: None,
             queue: self.config.queue,
+            conduct: self.config.conduct,
         }
     }
 

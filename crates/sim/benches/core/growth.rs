@@ -139,6 +139,7 @@ impl Fleet {
             fresh: true,
             initial: Initial::Full,
             queue: None,
+            conduct: Default::default(),
         };
         let mut ledger = Ledger::new(Start::First, 7, now);
         let configure = Configure {

@@ -154,6 +154,7 @@ fn changed(
         fresh: true,
         initial: Initial::Full,
         queue: None,
+        conduct: Default::default(),
     });
     if let Some((from, to)) = args.get("rate", args::change(args::rate))? {
         let base = from.map_or(config.rate, RateCurve::constant);

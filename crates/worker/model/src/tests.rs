@@ -170,6 +170,7 @@ fn lease(mint: &mut Mint, level: &AtomicLevel, seq: u64, sent: u64, tokens: u64)
         confirm: false,
         due: None,
         queue: None,
+        conduct: Default::default(),
     };
     assert!(mint.apply(level, &arrival, &terms));
 }
@@ -313,6 +314,7 @@ fn put_back_while_minting() {
         confirm: false,
         due: None,
         queue: None,
+        conduct: Default::default(),
     };
     assert!(mint.apply(&*level, &arrival, &terms));
     // Whoever has it is the only one who mints or puts back: the client's lock.
