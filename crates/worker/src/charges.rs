@@ -97,8 +97,8 @@ impl Charges {
 
     /// Without any lock of a queue.
     pub(crate) fn put_back(&self, partial: Option<Box<Partial>>) {
-        if let (Charges::Several(set, _), Some(partial), Some(core)) = (self, partial, self.core()) {
-            set.put_back(&partial, &mut core.client());
+        if let (Some(partial), Some(core)) = (partial, self.core()) {
+            Set::put_back(&partial, &mut core.client());
         }
     }
 

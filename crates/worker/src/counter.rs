@@ -120,16 +120,18 @@ impl CounterClock {
 #[inline]
 pub(crate) fn read() -> BootTime {
     let now = machine::ticks();
-    let reading = |anchor: &Anchor| {
-        // A counter behind the anchor's makes a huge difference.
-        let ticks = now.wrapping_sub(anchor.ticks.get());
-        if ticks < anchor.life.get() {
-            BootTime(anchor.boot.get() + ((ticks * anchor.micros.get()) >> 32))
-        } else {
-            anchor.renew()
-        }
+    let reading = |anchor: &Anchor| match anchor.add(now) {
+        Some(boot) => boot,
+        None => anchor.renew(),
     };
     ANCHOR.try_with(reading).unwrap_or_else(|_| SystemClock.boot())
+}
+
+/// The same while this thread's anchor is good.
+#[inline]
+pub(crate) fn read_quickly() -> Option<BootTime> {
+    let now = machine::ticks();
+    ANCHOR.try_with(|anchor| anchor.add(now)).ok().flatten()
 }
 
 impl Default for CounterClock {
@@ -162,6 +164,14 @@ impl Clock for CounterClock {
 }
 
 impl Anchor {
+    /// What the counter has advanced, added; `None` when it is too old.
+    #[inline]
+    fn add(&self, now: u64) -> Option<BootTime> {
+        // A counter behind the anchor's makes a huge difference.
+        let ticks = now.wrapping_sub(self.ticks.get());
+        (ticks < self.life.get()).then(|| BootTime(self.boot.get() + ((ticks * self.micros.get()) >> 32)))
+    }
+
     #[cold]
     fn renew(&self) -> BootTime {
         let (micros, life) = (PACE.micros.load(Ordering::Relaxed), PACE.life.load(Ordering::Relaxed));

@@ -137,6 +137,15 @@ impl AtomicLevel {
         self.pockets.get(thread).is_some_and(|pocket| pocket.take(cost)) || self.take_plainly(thread, cost)
     }
 
+    /// The same, from the caller's pocket only.
+    #[inline]
+    pub(crate) fn take_from_pocket(&self, thread: usize, cost: u64) -> bool {
+        if cost > 1 {
+            self.note_cost(cost);
+        }
+        self.pockets.get(thread).is_some_and(|pocket| pocket.take(cost))
+    }
+
     #[inline(never)]
     fn take_plainly(&self, thread: usize, cost: u64) -> bool {
         if let Some(pocket) = self.pockets.get(thread)
@@ -360,6 +369,7 @@ impl Level for AtomicLevel {
         self.add_shared(tokens);
     }
 
+    #[inline]
     fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }

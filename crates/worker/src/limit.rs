@@ -52,14 +52,81 @@ impl Limit {
     /// [`AcquireError::Refused`] says when to come back; the other errors say what is wrong with the question.
     #[inline]
     pub fn try_acquire(&self, cost: u64) -> Result<Permit, AcquireError> {
+        // All that isn't usual is left to functions that don't come back here: so this one needs no room on the stack.
+        let cell = &self.cell;
+        if !cell.is_plain {
+            return self.try_by_clock(cost);
+        }
+        if cost > 0
+            && !cell.level.has_waiters()
+            && cell.core.home.is_here()
+            && let Some(handle) = local::spare(cell)
+        {
+            // In the order that `tollgate_core::bucket::admit` gives reasons for.
+            let (valid_until, mark) = (cell.level.expiry(), Mark::of(&*cell.level));
+            if !cell.level.take_from_pocket(local::number_if_drawn(), cost) {
+                return self.keep_and_try_slowly(handle, cost);
+            }
+            return match counter::read_quickly() {
+                Some(at) if at < valid_until => {
+                    Ok(Permit::new(handle, cost, Admitted { at, valid_until, mark }))
+                }
+                _ => self.finish(handle, cost, valid_until, mark),
+            };
+        }
+        self.try_slowly(cost)
+    }
+
+    /// The same by whatever clock there is, and with a log if there is one.
+    #[inline(never)]
+    fn try_by_clock(&self, cost: u64) -> Result<Permit, AcquireError> {
+        if cost > 0
+            && let Some(admitted) = self.cell.take_quickly(cost)
+        {
+            return Ok(self.cell.permit(cost, admitted));
+        }
+        self.try_slowly(cost)
+    }
+
+    /// The tokens are taken: reads the clock by all means.
+    #[cold]
+    #[inline(never)]
+    fn finish(
+        &self,
+        handle: Arc<Cell>,
+        cost: u64,
+        valid_until: BootTime,
+        mark: Mark,
+    ) -> Result<Permit, AcquireError> {
+        local::keep(handle);
+        let at = self.cell.core.boot();
+        if at < valid_until {
+            return Ok(self.cell.permit(cost, Admitted { at, valid_until, mark }));
+        }
+        self.cell.note_void(cost);
+        if mark.puts_back() {
+            self.cell.level.release(cost, mark.generation);
+        }
+        self.try_slowly(cost)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_and_try_slowly(&self, handle: Arc<Cell>, cost: u64) -> Result<Permit, AcquireError> {
+        local::keep(handle);
+        self.try_slowly(cost)
+    }
+
+    #[inline(never)]
+    fn try_slowly(&self, cost: u64) -> Result<Permit, AcquireError> {
         let cell = &self.cell;
         if cost == 0 || cell.index.is_none() {
             return Err(cell.wrong(cost));
         }
-        if let Some(permit) = cell.get_quickly(cost) {
-            return Ok(permit);
+        match cell.get_quickly(cost) {
+            Some(permit) => Ok(permit),
+            None => Charges::One(cell.clone(), cost).try_slowly(),
         }
-        Charges::One(cell.clone(), cost).try_slowly()
     }
 
     /// The same limit for work of another tier: its own cell, and those of the tiers that it may borrow from.
@@ -174,6 +241,8 @@ pub(crate) struct Cell {
     pub fault: Option<AcquireError>,
     pub level: Arc<AtomicLevel>,
     pub core: Arc<Core>,
+    /// Whether permits are timed by the processor's counter and not logged.
+    is_plain: bool,
     queue: Mutex<Queue>,
     pub counts: Counts,
     /// When a refusal last woke the keeper.
@@ -224,6 +293,7 @@ impl Cell {
             index,
             fault,
             level,
+            is_plain: core.counter && core.log.is_none(),
             core,
             queue: Mutex::default(),
             counts: Counts::default(),
@@ -275,11 +345,16 @@ impl Cell {
             Ok(admitted) => Some(admitted),
             Err(Refusal::Empty) => None,
             Err(Refusal::Expired) => {
-                self.level.uncount_grant();
-                self.counts.void.fetch_add(cost, Ordering::Relaxed);
+                self.note_void(cost);
                 None
             }
         }
+    }
+
+    #[cold]
+    fn note_void(&self, cost: u64) {
+        self.level.uncount_grant();
+        self.counts.void.fetch_add(cost, Ordering::Relaxed);
     }
 
     /// A permit of its own cell or of one that it borrows from, when that needs no waiting for anybody.
@@ -287,10 +362,13 @@ impl Cell {
     pub(crate) fn get_quickly(self: &Arc<Cell>, cost: u64) -> Option<Permit> {
         match self.take_quickly(cost) {
             Some(admitted) => Some(self.permit(cost, admitted)),
-            // Whoever waits comes first, whatever there is to borrow.
-            None if self.level.has_waiters() => None,
-            None => self.borrow(cost, |lender| lender.take_quickly(cost)),
+            None => self.borrow_quickly(cost),
         }
+    }
+
+    /// A permit of a cell that it borrows from. Whoever waits comes first, whatever there is to borrow.
+    fn borrow_quickly(&self, cost: u64) -> Option<Permit> {
+        if self.level.has_waiters() { None } else { self.borrow(cost, |lender| lender.take_quickly(cost)) }
     }
 
     /// The same for whoever's turn it is.
@@ -323,9 +401,14 @@ impl Cell {
     #[inline]
     pub(crate) fn permit(self: &Arc<Cell>, cost: u64, admitted: Admitted) -> Permit {
         if let Some(log) = &self.core.log {
-            log.admitted(admitted.at, &self.name, cost);
+            self.write_down(log, cost, admitted);
         }
         Permit::new(local::handle(self), cost, admitted)
+    }
+
+    #[cold]
+    fn write_down(&self, log: &AdmissionLog, cost: u64, admitted: Admitted) {
+        log.admitted(admitted.at, &self.name, cost);
     }
 
     /// Takes, mints what is due if nobody else is at it, and takes again; counts the permit.
@@ -412,6 +495,7 @@ impl Cell {
     }
 
     /// Work is done whose tokens are put back. In a forked child they are its parent's.
+    #[inline(never)]
     pub(crate) fn release(&self, cost: u64, mark: Mark) {
         if self.core.home.is_here() {
             self.level.release(cost, mark.generation);

@@ -1,7 +1,7 @@
 //! What each thread has for itself on the hot path: a number, and a handle that it needn't count anew.
 
 use crate::limit;
-use crate::set::Set;
+use crate::set::{Set, Several};
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,8 +27,8 @@ thread_local! {
     /// The cell of the permit that this thread dropped last. Permits come and go; counting their handles up and down would
     /// be two locked instructions on a word that all threads share.
     static SPARE: Cell<Option<Arc<limit::Cell>>> = const { Cell::new(None) };
-    /// The same for permits of several meters.
-    static SPARE_SET: Cell<Option<Arc<Set>>> = const { Cell::new(None) };
+    /// The same for permits of several meters, with the room for what they were charged.
+    static SPARE_SEVERAL: Cell<Option<Box<Several>>> = const { Cell::new(None) };
 }
 
 /// Gives a thread's number back when it ends.
@@ -54,6 +54,12 @@ pub(crate) fn number() -> usize {
     }
 }
 
+/// The same, or a number that is nobody's when this thread has none yet.
+#[inline]
+pub(crate) fn number_if_drawn() -> usize {
+    NUMBER.get()
+}
+
 #[cold]
 fn draw() -> usize {
     let drawn = LENT.try_with(|lent| {
@@ -75,22 +81,59 @@ pub(crate) fn handle(cell: &Arc<limit::Cell>) -> Arc<limit::Cell> {
     spare.filter(|spare| Arc::ptr_eq(spare, cell)).unwrap_or_else(|| cell.clone())
 }
 
+/// This thread's spare handle, if it is one of `cell`.
+#[inline]
+pub(crate) fn spare(cell: &Arc<limit::Cell>) -> Option<Arc<limit::Cell>> {
+    SPARE
+        .try_with(|spare| {
+            let handle = spare.take()?;
+            if Arc::ptr_eq(&handle, cell) {
+                return Some(handle);
+            }
+            spare.set(Some(handle));
+            None
+        })
+        .ok()
+        .flatten()
+}
+
 /// Keeps a handle that is no longer needed for the next [`handle`].
 #[inline]
 pub(crate) fn keep(cell: Arc<limit::Cell>) {
     // The old one is dropped outside of the slot. A thread that is about to end keeps nothing.
-    let _old = SPARE.try_with(|spare| spare.replace(Some(cell)));
+    if let Ok(Some(old)) = SPARE.try_with(|spare| spare.replace(Some(cell))) {
+        let_go(old);
+    }
 }
 
-/// As [`handle`], of a set.
+#[cold]
+#[inline(never)]
+fn let_go(_old: Arc<limit::Cell>) {}
+
+/// Room for what a permit of `set` is charged, from this thread's spare ones: to be filled.
 #[inline]
-pub(crate) fn set_handle(set: &Arc<Set>) -> Arc<Set> {
-    let spare = SPARE_SET.try_with(Cell::take).ok().flatten();
-    spare.filter(|spare| Arc::ptr_eq(spare, set)).unwrap_or_else(|| set.clone())
+pub(crate) fn room(set: &Arc<Set>) -> Box<Several> {
+    let spare = SPARE_SEVERAL.try_with(|spare| {
+        let mut first = spare.take()?;
+        spare.set(first.take_next());
+        Some(first)
+    });
+    match spare.ok().flatten() {
+        Some(mut room) => {
+            room.make_of(set);
+            room
+        }
+        None => Box::new(Several::of(set)),
+    }
 }
 
-/// As [`keep`], of a set.
+/// Keeps what is no longer needed for the next [`room`].
 #[inline]
-pub(crate) fn keep_set(set: Arc<Set>) {
-    let _old = SPARE_SET.try_with(|spare| spare.replace(Some(set)));
+pub(crate) fn keep_room(room: Box<Several>) {
+    // What doesn't fit is dropped outside of the slot. A thread that is about to end keeps nothing.
+    let _over = SPARE_SEVERAL.try_with(|spare| {
+        let (first, over) = room.before(spare.take());
+        spare.set(Some(first));
+        over
+    });
 }

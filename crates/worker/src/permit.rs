@@ -2,7 +2,7 @@
 
 use crate::limit::{Cell, Core};
 use crate::local;
-use crate::set::{Part, Set, Taken};
+use crate::set::Several;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -55,19 +55,16 @@ pub struct Permit {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would be allocated for every permit")]
 enum Held {
     One {
-        cell: Arc<Cell>,
+        /// Taken out only while it is dropped. (Moving all of it out would read it in wider pieces than it was just written
+        /// in, for which a processor waits.)
+        cell: Option<Arc<Cell>>,
         cost: u64,
         admitted: Admitted,
     },
-    Several {
-        set: Arc<Set>,
-        taken: Taken,
-    },
-    /// Only while it is dropped.
-    Gone,
+    /// Taken out only while it is dropped.
+    Several(Option<Box<Several>>),
 }
 
 /// What became of the difference between a charge and the actual cost.
@@ -154,25 +151,27 @@ impl Permit {
         }
     }
 
+    #[inline]
     pub(crate) fn new(cell: Arc<Cell>, cost: u64, admitted: Admitted) -> Permit {
-        Permit { held: Held::One { cell, cost, admitted } }
+        Permit { held: Held::One { cell: Some(cell), cost, admitted } }
     }
 
-    pub(crate) fn of_several(set: Arc<Set>, taken: Taken) -> Permit {
-        Permit { held: Held::Several { set, taken } }
+    #[inline]
+    pub(crate) fn of_several(several: Box<Several>) -> Permit {
+        Permit { held: Held::Several(Some(several)) }
     }
 
     /// All meters that it is charged to, with what that is as settled.
     fn parts(&self) -> impl Iterator<Item = (&Arc<Cell>, u64, Admitted)> {
         let (one, several) = match &self.held {
-            Held::One { cell, cost, admitted } => (Some((cell, *cost, *admitted)), None),
-            Held::Several { set, taken } => (None, Some((set.cells(), taken))),
-            Held::Gone => (None, None),
+            Held::One { cell, cost, admitted } => (cell.as_ref().map(|cell| (cell, *cost, *admitted)), None),
+            Held::Several(several) => (None, several.as_ref()),
         };
-        let several = several.into_iter().flat_map(|(cells, taken)| {
-            cells.iter().enumerate().filter_map(|(index, cell)| {
-                let (cost, admitted) = taken.part(index)?;
-                Some((cell, cost, admitted))
+        let several = several.into_iter().flat_map(|several| {
+            let (at, valid_until) = (several.at, several.valid_until);
+            several.charged().map(move |(cell, part)| {
+                let admitted = Admitted { at, valid_until, mark: part.mark };
+                (cell, part.cost, admitted)
             })
         });
         one.into_iter().chain(several)
@@ -181,9 +180,8 @@ impl Permit {
     /// The meter that was named first.
     fn first(&self) -> Option<&Arc<Cell>> {
         match &self.held {
-            Held::One { cell, .. } => Some(cell),
-            Held::Several { set, .. } => set.named(0),
-            Held::Gone => None,
+            Held::One { cell, .. } => cell.as_ref(),
+            Held::Several(several) => several.as_ref()?.set.named(0),
         }
     }
 
@@ -210,8 +208,7 @@ impl Permit {
     pub fn admitted_at(&self) -> BootTime {
         match &self.held {
             Held::One { admitted, .. } => admitted.at,
-            Held::Several { taken, .. } => taken.at,
-            Held::Gone => BootTime(0),
+            Held::Several(several) => several.as_ref().map_or(BootTime(0), |several| several.at),
         }
     }
 
@@ -219,8 +216,7 @@ impl Permit {
     pub fn valid_until(&self) -> BootTime {
         match &self.held {
             Held::One { admitted, .. } => admitted.valid_until,
-            Held::Several { taken, .. } => taken.valid_until,
-            Held::Gone => BootTime(0),
+            Held::Several(several) => several.as_ref().map_or(BootTime(0), |several| several.valid_until),
         }
     }
 
@@ -322,14 +318,10 @@ impl Permit {
     fn adjust(&mut self, cell: &Arc<Cell>, actual: u64) -> Settled {
         let (cost, mark) = match &mut self.held {
             Held::One { cost, admitted, .. } => (cost, admitted.mark),
-            Held::Several { set, taken } => {
-                let mut parts = set.cells().iter().zip(&mut taken.parts);
-                match parts.find(|(other, _)| Arc::ptr_eq(other, cell)) {
-                    Some((_, Part { cost, mark, .. })) => (cost, *mark),
-                    None => return Settled::default(),
-                }
-            }
-            Held::Gone => return Settled::default(),
+            Held::Several(several) => match several.as_mut().and_then(|several| several.part_mut(cell)) {
+                Some(part) => (&mut part.cost, part.mark),
+                None => return Settled::default(),
+            },
         };
         let settled = cell.adjust(*cost, actual, mark);
         *cost = (*cost - settled.returned).saturating_add(settled.charged);
@@ -375,20 +367,23 @@ impl Cell {
 impl Drop for Permit {
     #[inline]
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.held, Held::Gone) {
+        match &mut self.held {
             Held::One { cell, cost, admitted } => {
-                if admitted.puts_back() {
-                    cell.release(cost, admitted.mark);
+                if let Some(cell) = cell.take() {
+                    if admitted.puts_back() {
+                        cell.release(*cost, admitted.mark);
+                    }
+                    local::keep(cell);
                 }
-                local::keep(cell);
             }
-            Held::Several { set, taken } => {
-                for (cell, part) in set.cells().iter().zip(&taken.parts).filter(|(_, part)| part.is_held()) {
-                    cell.release(part.cost, part.mark);
+            Held::Several(several) => {
+                if let Some(several) = several.take() {
+                    if several.is_held {
+                        several.release();
+                    }
+                    local::keep_room(several);
                 }
-                local::keep_set(set);
             }
-            Held::Gone => {}
         }
     }
 }

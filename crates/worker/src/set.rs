@@ -14,7 +14,7 @@ use crate::local;
 use crate::permit::Permit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tollgate_core::bucket::{Admitted, Level, Mark};
+use tollgate_core::bucket::{Level, Mark};
 use tollgate_core::client::Client;
 use tollgate_core::limit::OutOfRange;
 use tollgate_core::units::BootTime;
@@ -41,8 +41,8 @@ pub(crate) struct Set {
 pub(crate) struct Part {
     pub cost: u64,
     pub mark: Mark,
-    /// Whether the meter is among those that are charged, also when it cost nothing in the end.
-    pub is_charged: bool,
+    /// The end of the lease that it was taken by; zero for a meter that isn't charged.
+    expiry: BootTime,
 }
 
 impl Part {
@@ -50,31 +50,104 @@ impl Part {
     pub(crate) fn is_held(&self) -> bool {
         self.cost > 0 && self.mark.puts_back()
     }
+
+    /// Whether the meter is among those that are charged, also when it cost nothing in the end.
+    fn is_charged(&self) -> bool {
+        self.expiry > BootTime(0)
+    }
 }
 
-/// All of it was taken.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+/// What a permit of several meters is charged. Too large to be moved around with each permit: threads keep what is no longer needed
+/// for the next one, so that nothing is allocated while no more permits live than did before.
+#[derive(Debug)]
+pub(crate) struct Several {
+    pub set: Arc<Set>,
     pub at: BootTime,
     /// The end of the lease that ends first.
     pub valid_until: BootTime,
-    pub parts: [Part; METERS_MAX],
+    /// Those beyond the set's cells say nothing.
+    parts: [Part; METERS_MAX],
+    /// Whether some of it is put back when the work is done.
+    pub is_held: bool,
+    /// The next spare one, and how many follow.
+    next: Option<Box<Several>>,
+    behind: usize,
+}
+
+/// A thread keeps at most so many spare ones: 20 KiB.
+const SPARE_MAX: usize = 64;
+
+impl Several {
+    /// Of nothing yet.
+    pub(crate) fn of(set: &Arc<Set>) -> Several {
+        let parts = [Part::default(); METERS_MAX];
+        let (at, valid_until) = Default::default();
+        Several { set: set.clone(), at, valid_until, parts, is_held: false, next: None, behind: 0 }
+    }
+
+    /// Makes it one of another set.
+    #[inline]
+    pub(crate) fn make_of(&mut self, set: &Arc<Set>) {
+        if !Arc::ptr_eq(&self.set, set) {
+            self.set = set.clone();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn take_next(&mut self) -> Option<Box<Several>> {
+        self.next.take()
+    }
+
+    /// Puts it before other spare ones. Comes with what is too much.
+    #[inline]
+    pub(crate) fn before(
+        mut self: Box<Several>,
+        mut next: Option<Box<Several>>,
+    ) -> (Box<Several>, Option<Box<Several>>) {
+        self.behind = next.as_ref().map_or(0, |next| next.behind + 1);
+        let over = if self.behind < SPARE_MAX {
+            None
+        } else {
+            self.behind = 0;
+            next.take()
+        };
+        self.next = next;
+        (self, over)
+    }
+
+    /// All cells that it is charged to.
+    pub(crate) fn charged(&self) -> impl Iterator<Item = (&Arc<Cell>, &Part)> {
+        self.set.cells.iter().zip(&self.parts).filter(|(_, part)| part.is_charged())
+    }
+
+    /// The work is done.
+    #[inline(never)]
+    pub(crate) fn release(&self) {
+        for (cell, part) in self.charged().filter(|(_, part)| part.is_held()) {
+            cell.release(part.cost, part.mark);
+        }
+    }
+
+    /// What it is charged of a cell.
+    pub(crate) fn part_mut(&mut self, cell: &Arc<Cell>) -> Option<&mut Part> {
+        let mut parts = self.set.cells.iter().zip(&mut self.parts);
+        parts.find(|(other, part)| Arc::ptr_eq(other, cell) && part.is_charged()).map(|(_, part)| part)
+    }
 }
 
 /// What somebody who waits has taken already, by the order of the set. Only of meters whose tokens count until they are put back: of
 /// others, what is taken and not used while the source refills would come on top.
 pub(crate) type Holding = [Option<Mark>; METERS_MAX];
 
+/// Nothing.
+const NOT_HOLDING: &Holding = &[None; METERS_MAX];
+
 /// Not all of it could be taken: what was taken must go back.
 #[must_use = "what was taken must be put back"]
 #[derive(Debug)]
 pub(crate) struct Partial {
-    /// Those that were taken.
-    parts: [Part; METERS_MAX],
-    /// From whose cells, if not from those of the set that was asked.
-    of: Option<Arc<Set>>,
-    /// Cells whose leases had ended, one bit each: what was taken of them is void.
-    ended: u32,
+    /// What was taken.
+    taken: Box<Several>,
 }
 
 impl Set {
@@ -195,16 +268,21 @@ impl Set {
     /// A permit of its own cells, or of those that they borrow from, when that needs no waiting for anybody.
     pub(crate) fn get_quickly(self: &Arc<Set>, costs: &Costs) -> Option<Permit> {
         if let Some(taken) = self.take_quickly(costs) {
-            return Some(Permit::of_several(local::set_handle(self), taken));
+            return Some(Permit::of_several(taken));
         }
+        self.borrow_quickly(costs)
+    }
+
+    #[cold]
+    fn borrow_quickly(self: &Arc<Set>, costs: &Costs) -> Option<Permit> {
         // Whoever waits comes first, whatever there is to borrow.
         let waits = self.charged(costs).any(|(cell, _)| cell.level.has_waiters());
         if waits || self.charged(costs).all(|(cell, _)| cell.lenders.is_empty()) {
             return None;
         }
-        let (set, other, _) = self.with_lenders(costs, &Holding::default())?;
-        let taken = set.take_quickly(&other)?;
-        Some(self.borrowed(set, taken))
+        let (set, other, _) = self.with_lenders(costs, NOT_HOLDING)?;
+        let taken = Arc::new(set).take_quickly(&other)?;
+        Some(self.borrowed(taken))
     }
 
     /// The same for whoever's turn it is: see [`Set::take`].
@@ -214,34 +292,29 @@ impl Set {
         holding: &Holding,
     ) -> Result<Permit, Option<Box<Partial>>> {
         match self.take(costs, holding) {
-            Ok(taken) => return Ok(Permit::of_several(local::set_handle(self), taken)),
+            Ok(taken) => return Ok(Permit::of_several(taken)),
             Err(Some(partial)) => return Err(Some(partial)),
             Err(None) => {}
         }
         let Some((set, other, holding)) = self.with_lenders(costs, holding) else { return Err(None) };
-        match set.take(&other, &holding) {
-            Ok(taken) => Ok(self.borrowed(set, taken)),
-            Err(partial) => Err(partial.map(|mut partial| {
-                partial.of = Some(Arc::new(set));
-                partial
-            })),
-        }
+        Arc::new(set).take(&other, &holding).map(|taken| self.borrowed(taken))
     }
 
     /// A permit of other cells than its own, counted as borrowed.
-    fn borrowed(&self, set: Set, taken: Taken) -> Permit {
-        for (own, (place, source)) in self.in_named_order().map(|(_, cell)| cell).zip(set.in_named_order()) {
+    fn borrowed(&self, taken: Box<Several>) -> Permit {
+        let sources = taken.set.in_named_order();
+        for (own, (place, source)) in self.in_named_order().map(|(_, cell)| cell).zip(sources) {
             if !Arc::ptr_eq(own, source) {
-                let cost = taken.part(place).map_or(0, |(cost, _)| cost);
+                let cost = taken.parts.get(place).map_or(0, |part| part.cost);
                 own.borrowed.fetch_add(cost, Ordering::Relaxed);
             }
         }
-        Permit::of_several(Arc::new(set), taken)
+        Permit::of_several(taken)
     }
 
     /// The hot path: takes when everything is there, nobody waits, and nobody has to be waited for.
     #[inline]
-    pub(crate) fn take_quickly(&self, costs: &Costs) -> Option<Taken> {
+    fn take_quickly(self: &Arc<Set>, costs: &Costs) -> Option<Box<Several>> {
         let thread = local::number();
         for (cell, cost) in self.charged(costs) {
             if cost > 1 {
@@ -253,10 +326,10 @@ impl Set {
         }
         let core = self.core().filter(|core| core.home.is_here())?;
         let take = |level: &AtomicLevel, cost| level.take_quickly(thread, cost);
-        match self.take_all(core, costs, &Holding::default(), take) {
+        match self.take_all(core, costs, NOT_HOLDING, take) {
             Ok(taken) => Some(taken),
             Err(partial) => {
-                self.put_back(&partial, &mut core.client());
+                Set::put_back(&partial, &mut core.client());
                 None
             }
         }
@@ -264,7 +337,7 @@ impl Set {
 
     /// Takes all or nothing, minting what is due if nobody else is at it. The caller holds the queues' locks: what it gets back it
     /// hands to [`Set::put_back`] when it has let them go.
-    pub(crate) fn take(&self, costs: &Costs, holding: &Holding) -> Result<Taken, Option<Box<Partial>>> {
+    fn take(self: &Arc<Set>, costs: &Costs, holding: &Holding) -> Result<Box<Several>, Option<Box<Partial>>> {
         let Some(core) = self.core().filter(|core| core.home.is_here()) else { return Err(None) };
         let mut client = core.try_client();
         if let Some(client) = &mut client {
@@ -291,7 +364,7 @@ impl Set {
         };
         self.take_all(core, costs, holding, take).map_err(|partial| match client {
             Some(mut client) => {
-                self.put_back(&partial, &mut client);
+                Set::put_back(&partial, &mut client);
                 None
             }
             None => Some(partial),
@@ -301,52 +374,56 @@ impl Set {
     /// Takes from one after the other, and *then* reads the clock: see `tollgate_core::bucket::admit`.
     #[inline]
     fn take_all(
-        &self,
+        self: &Arc<Set>,
         core: &Core,
         costs: &Costs,
         holding: &Holding,
         take: impl Fn(&AtomicLevel, u64) -> bool,
-    ) -> Result<Taken, Box<Partial>> {
-        let mut parts = [Part::default(); METERS_MAX];
-        let mut expiries = [BootTime(u64::MAX); METERS_MAX];
-        let cells = self.cells.iter().zip(costs).zip(holding).zip(parts.iter_mut().zip(&mut expiries));
+    ) -> Result<Box<Several>, Box<Partial>> {
+        let mut room = local::room(self);
+        let several = &mut *room;
         let mut is_whole = true;
-        for (((cell, cost), held), (part, expiry)) in cells.filter(|(((_, cost), _), _)| **cost > 0) {
-            *expiry = cell.level.expiry();
-            if let Some(mark) = held {
-                *part = Part { cost: *cost, mark: *mark, is_charged: true };
+        let (mut valid_until, mut is_held) = (BootTime(u64::MAX), false);
+        for (((cell, cost), held), part) in self.cells.iter().zip(costs).zip(holding).zip(&mut several.parts)
+        {
+            *part = Part::default();
+            if *cost == 0 || !is_whole {
                 continue;
             }
-            let mark = Mark::of(&*cell.level);
-            if !take(&cell.level, *cost) {
+            let expiry = cell.level.expiry();
+            let mark = held.unwrap_or_else(|| Mark::of(&*cell.level));
+            if held.is_some() || take(&cell.level, *cost) {
+                *part = Part { cost: *cost, mark, expiry: expiry.max(BootTime(1)) };
+                valid_until = valid_until.min(expiry);
+                is_held |= mark.puts_back();
+            } else {
                 is_whole = false;
-                break;
             }
-            *part = Part { cost: *cost, mark, is_charged: true };
         }
         let at = core.boot();
-        let valid_until = expiries.iter().fold(BootTime(u64::MAX), |least, expiry| least.min(*expiry));
+        (several.at, several.valid_until, several.is_held) = (at, valid_until, is_held);
         if is_whole && at < valid_until {
             let held = self.cells.iter().zip(holding).filter(|(_, held)| held.is_some());
             held.for_each(|(cell, _)| cell.level.count_grant());
-            return Ok(Taken { at, valid_until, parts });
+            if let Some(log) = &core.log {
+                several.charged().for_each(|(cell, part)| log.admitted(at, &cell.name, part.cost));
+            }
+            return Ok(room);
         }
         // What was held before is held on.
-        for (part, _) in parts.iter_mut().zip(holding).filter(|(_, held)| held.is_some()) {
+        for (part, _) in several.parts.iter_mut().zip(holding).filter(|(_, held)| held.is_some()) {
             *part = Part::default();
         }
-        let bit = |(index, expiry): (usize, &BootTime)| u32::from(*expiry <= at) << index;
-        Err(Box::new(Partial { parts, of: None, ended: expiries.iter().enumerate().map(bit).sum() }))
+        Err(Box::new(Partial { taken: room }))
     }
 
     /// Puts back what was taken in vain, as far as that is safe; what isn't put back is void.
     #[cold]
-    pub(crate) fn put_back(&self, partial: &Partial, client: &mut Client<SharedLevel>) {
-        let of = partial.of.as_deref().unwrap_or(self);
-        let taken = of.cells.iter().zip(&partial.parts).enumerate();
-        for (index, (cell, Part { cost, mark, .. })) in taken.filter(|(_, (_, part))| part.cost > 0) {
+    pub(crate) fn put_back(partial: &Partial, client: &mut Client<SharedLevel>) {
+        let taken = &partial.taken;
+        for (cell, Part { cost, mark, expiry }) in taken.charged() {
             cell.level.uncount_grant();
-            let is_over = partial.ended >> index & 1 == 1;
+            let is_over = *expiry <= taken.at;
             if is_over && mark.puts_back() {
                 // As what is held is released after its lease, too: it would else be in flight for ever.
                 cell.level.release(*cost, mark.generation);
@@ -358,14 +435,6 @@ impl Set {
             });
             cell.counts.void.fetch_add(cost - back, Ordering::Relaxed);
         }
-    }
-}
-
-impl Taken {
-    /// What one of the cells would say of it.
-    pub(crate) fn part(&self, index: usize) -> Option<(u64, Admitted)> {
-        let Part { cost, mark, .. } = self.parts.get(index).copied().filter(|part| part.is_charged)?;
-        Some((cost, Admitted { at: self.at, valid_until: self.valid_until, mark }))
     }
 }
 

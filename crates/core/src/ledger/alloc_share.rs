@@ -547,7 +547,7 @@ fn first_in_queue(cell: &Cell, now: LedgerTime) -> u64 {
 
 /// Everybody with a place, and where it is in line.
 fn placed(cell: &Cell, now: LedgerTime) -> impl Iterator<Item = (Line, &Place)> {
-    let workers = cell.holders.values().filter_map(|holding| Some((holding.class, holding.place.as_ref()?)));
+    let workers = cell.holders.places(now, cell.config.lease);
     let strict = cell.strict.values().filter_map(|strict| Some((Class::Own, strict.place()?)));
     let placed = workers.chain(strict).filter(move |(_, place)| now <= place.until);
     placed.map(|(class, place)| (line(cell, class, place.number), place))

@@ -4,7 +4,7 @@
 //! ends, somebody has not asked for a lease's length. Sums are valid up to the next such time, and are then counted anew. They
 //! follow from the holders alone: they are not carried anywhere, and two cells that differ in them only are equal.
 
-use super::cell::{Holder, Holding};
+use super::cell::{Holder, Holding, Place};
 use crate::tier::{Claims, Class};
 use crate::units::{Amount, LedgerTime, Share, Span};
 use alloc::collections::BTreeMap;
@@ -43,6 +43,8 @@ struct Kept {
     sums: Sums,
     /// The demands of the current ones, by whose work it is for, with how often each occurs.
     demands: BTreeMap<(Class, u64), u64>,
+    /// Who has, or had, a place in the queue, by whose work it is for and its number.
+    places: BTreeMap<(Class, u64, Holder), Place>,
     /// Up to when the sums have been brought.
     at: LedgerTime,
     /// Before this nothing changes by itself.
@@ -52,10 +54,11 @@ struct Kept {
 
 impl Kept {
     fn new(at: LedgerTime, lease: Span) -> Kept {
-        Kept { sums: Sums::default(), demands: BTreeMap::new(), at, until: LedgerTime(u64::MAX), lease }
+        let (demands, places) = Default::default();
+        Kept { sums: Sums::default(), demands, places, at, until: LedgerTime(u64::MAX), lease }
     }
 
-    fn add(&mut self, holding: &Holding) {
+    fn add(&mut self, holder: Holder, holding: &Holding) {
         let part = part(holding, self.at, self.lease);
         let sums = &mut self.sums;
         sums.share_ppb += part.share_ppb;
@@ -69,13 +72,16 @@ impl Kept {
         if part.current > 0 {
             *self.demands.entry((holding.class, holding.demand)).or_default() += 1;
         }
+        if let Some(place) = holding.place {
+            self.places.insert((holding.class, place.number, holder), place);
+        }
         let leases = [holding.acked, holding.pending].into_iter().flatten().map(|lease| lease.expires);
         let ends = leases.chain([holding.seen + self.lease]).filter(|end| self.at < *end);
         self.until = ends.min().unwrap_or(self.until).min(self.until);
     }
 
     /// Whether it could: a sum that is at its end can't be taken from.
-    fn take(&mut self, holding: &Holding) -> bool {
+    fn take(&mut self, holder: Holder, holding: &Holding) -> bool {
         let part = part(holding, self.at, self.lease);
         let sums = &mut self.sums;
         if [sums.needed, sums.wanted, sums.wanted_elsewhere].contains(&u64::MAX) {
@@ -97,6 +103,9 @@ impl Kept {
             if *count == 0 {
                 self.demands.remove(&demand);
             }
+        }
+        if let Some(place) = holding.place {
+            self.places.remove(&(holding.class, place.number, holder));
         }
         true
     }
@@ -131,8 +140,8 @@ impl Holders {
 
     fn count(&self, at: LedgerTime, lease: Span) -> Kept {
         let mut kept = Kept::new(at, lease);
-        for holding in self.all.values() {
-            kept.add(holding);
+        for (holder, holding) in &self.all {
+            kept.add(*holder, holding);
         }
         kept
     }
@@ -188,18 +197,27 @@ impl Holders {
         self.valid(at, lease).map_or_else(|| level(&self.count(at, lease)), level)
     }
 
+    /// All who have, or had, a place, with whose work it is for.
+    pub(super) fn places(&self, at: LedgerTime, lease: Span) -> impl Iterator<Item = (Class, &Place)> {
+        let kept = self.valid(at, lease);
+        let indexed = kept.into_iter().flat_map(|kept| kept.places.iter());
+        let others = kept.is_none().then(|| self.all.values()).into_iter().flatten();
+        let others = others.filter_map(|holding| Some((holding.class, holding.place.as_ref()?)));
+        indexed.map(|((class, ..), place)| (*class, place)).chain(others)
+    }
+
     /// Changes one holder, which is there afterwards.
     pub(super) fn update<T>(&mut self, holder: Holder, change: impl FnOnce(&mut Holding) -> T) -> T {
         if let Some(kept) = &mut self.kept
             && let Some(before) = self.all.get(&holder)
-            && !kept.take(before)
+            && !kept.take(holder, before)
         {
             self.kept = None;
         }
         let holding = self.all.entry(holder).or_default();
         let result = change(holding);
         if let Some(kept) = &mut self.kept {
-            kept.add(holding);
+            kept.add(holder, holding);
         }
         result
     }
@@ -216,7 +234,7 @@ impl Holders {
     pub(super) fn remove(&mut self, holder: &Holder) -> Option<Holding> {
         let gone = self.all.remove(holder)?;
         if let Some(kept) = &mut self.kept
-            && !kept.take(&gone)
+            && !kept.take(*holder, &gone)
         {
             self.kept = None;
         }
