@@ -8,7 +8,7 @@ mod borrowing;
 
 use crate::bucket::{Arrival, Level, Mint, Now};
 use crate::demand::Demand;
-use crate::limit::{CellKey, DEBT_BURSTS_MAX, NAME_BYTES_MAX};
+use crate::limit::{CellKey, Conduct, DEBT_BURSTS_MAX, NAME_BYTES_MAX};
 use crate::message::{
     CellOutcome, CellReply, CellReport, Incarnation, LeaseName, Lender, Reply, Request, RequestError,
 };
@@ -105,6 +105,7 @@ pub struct ClientCell<L> {
     unknown: bool,
     burst: Option<u64>,
     queue: Option<u64>,
+    conduct: Conduct,
     recovering: bool,
     due: Option<BootTime>,
     /// When a turn ends: the share is given up then.
@@ -197,6 +198,10 @@ impl<L: Level> ClientCell<L> {
     /// How many may wait in this process, by the ledger's last answer; `None`: as many as the process lets wait for any limit.
     pub fn queue(&self) -> Option<u64> {
         self.queue
+    }
+    /// What an operator says of the limit, by the ledger's last answer.
+    pub fn conduct(&self) -> Conduct {
+        self.conduct
     }
 
     /// The burst when the ledger last answered: a larger cost is impossible.
@@ -391,6 +396,7 @@ impl<L: Level> ClientCell<L> {
                 let before = self.mint.held().copied();
                 self.burst = Some(terms.burst);
                 self.queue = terms.queue;
+                self.conduct = terms.conduct;
                 self.recovering = terms.confirm;
                 let due = terms.due.map(|due| now.boot + due);
                 let has_turn = terms.share > Share::ZERO && !terms.confirm;
@@ -469,6 +475,7 @@ impl<L: Level> Client<L> {
             unknown: false,
             burst: None,
             queue: None,
+            conduct: Conduct::default(),
             recovering: false,
             due: None,
             turn_ends: None,

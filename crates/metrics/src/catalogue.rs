@@ -103,17 +103,17 @@ pub static LABELS: &[(&str, &str)] = &[
     (
         "reason",
         "of refusals: `empty`, `queued`, `no_quota`, `starting`, `recovering`, `coordinator_lost`, `evicted`, \
-         `group_full`, `queue_full`, `deadline`, `shutting_down`; of heartbeats: `timeout`, `not_found` (there is no \
+         `paused`, `group_full`, `queue_full`, `deadline`, `shutting_down`; of heartbeats: `timeout`, `not_found` (there is no \
          coordinator), `busy`, `unreachable`, `rejected`, `unreadable`, `group_full`, `refused` (this incarnation is)",
     ),
     ("outcome", "`success`, `failure`, `slow`, `ignored`, `throttled`"),
-    ("condition", "`starting`, `open`, `recovering`, `closed`, `unknown` (there is no such limit)"),
+    ("condition", "`starting`, `open`, `recovering`, `paused`, `closed`, `unknown` (there is no such limit)"),
     ("worker", "the worker's name"),
     ("version", "the version of the program"),
 ];
 
 /// The conditions of a lease: values of the label `condition`.
-pub const CONDITIONS: [&str; 5] = ["starting", "open", "recovering", "closed", "unknown"];
+pub const CONDITIONS: [&str; 6] = ["starting", "open", "recovering", "paused", "closed", "unknown"];
 
 catalogue! {
     WORKER_INFO: Gauge, "tollgate_worker_info", "", Worker, ["group", "worker", "version"],

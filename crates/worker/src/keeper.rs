@@ -87,6 +87,7 @@ struct Kept {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Judged {
     unknown: bool,
+    paused: bool,
     burst: Option<u64>,
     rate: Option<RateCurve>,
     open: bool,
@@ -484,6 +485,7 @@ impl Keeper {
         let facts = Facts {
             stopped: false,
             unknown: leased.is_unknown(),
+            paused: leased.conduct().paused,
             burst: leased.burst(),
             queue: leased.queue(),
             held,
@@ -504,6 +506,7 @@ impl Keeper {
         }
         let judged = Judged {
             unknown: facts.unknown,
+            paused: facts.paused,
             burst: facts.burst,
             rate: held.map(|held| held.rate),
             open: facts.is_open(now.boot),
@@ -650,6 +653,7 @@ impl Kept {
         self.missing_since = None;
         match condition {
             Condition::Open => tracing::info!(%limit, "open"),
+            Condition::Paused => tracing::warn!(%limit, "paused by an operator: what asks for it is refused"),
             Condition::Recovering => {
                 tracing::warn!(%limit, "the coordinator recovers: only what is held is confirmed")
             }

@@ -387,7 +387,7 @@ impl Cell {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 // Who is refused without having waited still wants tokens: the next request says so.
-                if !matches!(reason, Reason::Deadline | Reason::ShuttingDown) {
+                if !matches!(reason, Reason::Deadline | Reason::ShuttingDown | Reason::Paused) {
                     self.counts.refused_tokens.fetch_add(cost, Ordering::Relaxed);
                 }
                 let retry_after = hint.map(|hint| self.core.spread.stretch(duration(hint)));

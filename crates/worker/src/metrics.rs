@@ -182,6 +182,7 @@ fn condition_text(condition: Condition) -> &'static str {
         Condition::Starting => "starting",
         Condition::Open => "open",
         Condition::Recovering => "recovering",
+        Condition::Paused => "paused",
         Condition::Closed => "closed",
         Condition::Unknown => "unknown",
     }
@@ -207,8 +208,8 @@ mod tests {
         for (place, why) in Unanswered::ALL.into_iter().enumerate() {
             assert_eq!(why as usize, place);
         }
-        use Condition::{Closed, Open, Recovering, Starting, Unknown};
-        let all = [Starting, Open, Recovering, Closed, Unknown];
+        use Condition::{Closed, Open, Paused, Recovering, Starting, Unknown};
+        let all = [Starting, Open, Recovering, Paused, Closed, Unknown];
         assert_eq!(all.map(condition_text), CONDITIONS);
     }
 }

@@ -30,6 +30,8 @@ const ABREAST: usize = 32;
 const RETRY_UNSURE: Span = Span::from_secs(1);
 /// An answer of the coordinator takes at least about this long.
 const ROUND_TRIP: Span = Span::from_millis(50);
+/// Come back after this when the limit is paused: people resume it, and gates know within a heartbeat or two.
+pub(crate) const RETRY_PAUSED: Span = Span::from_secs(5);
 /// Come back after this when the first answer is on its way.
 pub(crate) const RETRY_STARTING: Span = Span::from_millis(250);
 
@@ -40,6 +42,8 @@ pub(crate) struct Facts {
     pub stopped: bool,
     /// The coordinator says that there is no such limit.
     pub unknown: bool,
+    /// An operator has paused it.
+    pub paused: bool,
     /// The burst when it last answered.
     pub burst: Option<u64>,
     /// How many may wait, where the limit has a bound of its own.
@@ -94,6 +98,9 @@ impl Facts {
         if self.unknown {
             return Some(Verdict::UnknownLimit);
         }
+        if self.paused {
+            return Some(Verdict::Refused(Reason::Paused));
+        }
         if let Some(burst) = self.burst
             && cost > burst
         {
@@ -134,6 +141,7 @@ impl Facts {
             Reason::NoQuota | Reason::Evicted | Reason::ShuttingDown => return None,
             Reason::CoordinatorLost | Reason::GroupFull => return Some(RETRY_UNSURE),
             Reason::Starting => return Some(RETRY_STARTING),
+            Reason::Paused => return Some(RETRY_PAUSED),
             _ => {}
         }
         if let Some(until) = self.recovering_until {

@@ -83,6 +83,8 @@ pub enum Condition {
     Open,
     /// The coordinator only confirms what is held.
     Recovering,
+    /// An operator has paused the limit: everything is refused.
+    Paused,
     /// The lease has ended: everything is refused.
     Closed,
     /// The coordinator knows no such limit.
@@ -100,6 +102,7 @@ impl std::fmt::Display for Condition {
             Condition::Recovering => {
                 "the coordinator is recovering: what is held goes on; wait, `tollgate status` says until when"
             }
+            Condition::Paused => "paused by an operator; `tollgate limit resume` ends that",
             Condition::Closed => {
                 "the lease has ended: see that `tollgate serve` runs and that Temporal is reachable from here"
             }
@@ -137,6 +140,8 @@ pub(crate) fn condition<L: Level>(cell: &ClientCell<L>, now: Now) -> Condition {
     let alive = cell.mint().is_alive(now);
     if cell.is_unknown() {
         Condition::Unknown
+    } else if cell.conduct().paused {
+        Condition::Paused
     } else if cell.is_recovering() {
         Condition::Recovering
     } else if alive {

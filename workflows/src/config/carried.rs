@@ -5,8 +5,8 @@
 use super::Push;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
-    burst_curve, burst_curve_of, conduct, conduct_of, escrow, escrow_of, initial_of, policy, policy_of, priority, priority_of,
-    rate_curve, rate_curve_of, version, version_of,
+    burst_curve, burst_curve_of, conduct, conduct_of, escrow, escrow_of, initial_of, policy, policy_of,
+    priority, priority_of, rate_curve, rate_curve_of, version, version_of,
 };
 use crate::proto as pb;
 use crate::state::StateError;

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! limit LIMIT rate=100/s burst=20 [lease=10s] [empty] [rank=1] [floor=0.4] [lend]   adds or changes a limit, at once
+//!     [reserve=0.2] [paused|resumed]
 //! configure [LIMIT [rate=[A->]B] [burst=[A->]B] [over=15s] [lease=..] [moved] | LIMIT remove] [version=RUN.N]
 //! worker W [drift=+1000ppm] [wall=+2s]               leases every limit that there is
 //! borrow W LIMIT                                     leases it for a higher tier
@@ -186,6 +187,8 @@ fn changed(
     config.priority.rank = u32::try_from(rank).map_err(|_| "rank: too large")?;
     config.priority.floor = args.get_or("floor", args::share, config.priority.floor)?;
     config.priority.lends |= args.flag("lend");
+    config.conduct.reserve = args.get_or("reserve", args::share, config.conduct.reserve)?;
+    config.conduct.paused = (config.conduct.paused || args.flag("paused")) && !args.flag("resumed");
     config.fresh = !args.flag("moved");
     if args.flag("empty") {
         config.initial = Initial::Empty;

@@ -97,6 +97,20 @@ impl TestLimit {
         self
     }
 
+    /// An operator has paused it: everything is refused with [`Reason::Paused`](crate::Reason::Paused).
+    #[must_use]
+    pub fn paused(mut self) -> TestLimit {
+        self.config.conduct.paused = true;
+        self
+    }
+
+    /// The part of its burst that is kept for gates that are new, in percent: 0 to 50, 20 unless set.
+    #[must_use]
+    pub fn reserve(mut self, percent: u32) -> TestLimit {
+        self.config.conduct.reserve = share_of(percent);
+        self
+    }
+
     /// Makes it one of several tiers of its limit, with a rate and a burst of its own; `rank` is its place, 0 the highest. It keeps
     /// all that it wants, and higher tiers borrow what it leaves.
     #[must_use]
@@ -130,6 +144,11 @@ impl TestLimit {
     pub(super) fn key(&self) -> &CellKey {
         &self.config.key
     }
+}
+
+/// Percent as a part; what is above 100 is all.
+fn share_of(percent: u32) -> Share {
+    Share::from_ppb(percent.saturating_mul(10_000_000)).unwrap_or(Share::ONE)
 }
 
 /// As the coordinator knows it: with ramps.

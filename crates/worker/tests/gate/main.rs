@@ -9,6 +9,7 @@
 mod activities;
 mod asking;
 mod bounded;
+mod conduct;
 #[cfg(unix)]
 mod forking;
 mod hints;
