@@ -166,7 +166,9 @@ fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -
     text.push_str(&left_out(limit.waiters_left_out));
     for why in &limit.reasons {
         let waiters = if why.waiters == 1 { "1 waits".to_owned() } else { format!("{} wait", why.waiters) };
-        let label = format!("{}, {waiters} for {}: ", words(&why.reason), counted(why.tokens, "token"));
+        let waiters = format!(", {waiters} for {}", counted(why.tokens, "token"));
+        let waiters = if why.waiters == 0 { "" } else { &waiters };
+        let label = format!("{}{waiters}: ", words(&why.reason));
         text.push_str(&format!("\n{}", sentence(why, &label, paint)));
     }
     text

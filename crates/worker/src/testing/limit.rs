@@ -4,7 +4,7 @@ use super::time::micros;
 use serde_json::json;
 use std::time::Duration;
 use tollgate_core::curve::Rate;
-use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::limit::{CellConfig, CellKey, WhenLost};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::{Share, Span};
 use tollgate_workflows::wire::config::LimitJson;
@@ -101,6 +101,27 @@ impl TestLimit {
     #[must_use]
     pub fn paused(mut self) -> TestLimit {
         self.config.conduct.paused = true;
+        self
+    }
+
+    /// It refuses nothing, and counts what it would refuse.
+    #[must_use]
+    pub fn shadow(mut self) -> TestLimit {
+        self.config.conduct.shadow = true;
+        self
+    }
+
+    /// When the lease has ended and the coordinator is lost, work goes on at so much of the last share, in percent.
+    #[must_use]
+    pub fn hold_when_lost(mut self, percent: u32) -> TestLimit {
+        self.config.conduct.when_lost = WhenLost::Hold(share_of(percent));
+        self
+    }
+
+    /// When the lease has ended and the coordinator is lost, everything is let through.
+    #[must_use]
+    pub fn open_when_lost(mut self) -> TestLimit {
+        self.config.conduct.when_lost = WhenLost::Open;
         self
     }
 
