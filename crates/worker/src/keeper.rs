@@ -693,8 +693,9 @@ impl Kept {
             return;
         }
         self.missing_since = None;
-        if matches!(self.condition, Condition::Held | Condition::Opened) {
-            tracing::warn!(%limit, now = ?condition, "goes on without the coordinator no more");
+        let was_alone = matches!(self.condition, Condition::Held | Condition::Opened);
+        if was_alone {
+            tracing::warn!(%limit, "goes on without the coordinator no more: it answers, or says no");
         }
         match condition {
             Condition::Open => tracing::info!(%limit, "open"),
@@ -710,6 +711,8 @@ impl Kept {
             Condition::Recovering => {
                 tracing::warn!(%limit, "the coordinator recovers: only what is held is confirmed")
             }
+            // Until the next answer: the first one was to a request from before.
+            Condition::Closed if was_alone && !lost => {}
             Condition::Closed => {
                 tracing::warn!(%limit, coordinator_lost = lost, "closed: the lease has ended")
             }

@@ -21,6 +21,7 @@ async fn a_limit_in_shadow_refuses_nothing_and_counts_what_it_would_have() {
     assert_eq!((state.counters.granted, state.level), (50, 0));
     assert_eq!(state.counters.shadow_refused, [("empty", 50 - charged)]);
     assert_eq!((state.counters.shadow_tokens, state.counters.refused.len()), (50 - charged, 0));
+    assert!(gate.would_admit("api", 50).unwrap().would_admit);
     assert!(api.acquire().cost(11).await.is_ok() && api.try_acquire(12).is_ok());
     let usage = group.usage("api");
     assert!(usage.shadow_refused.contains(&("cost_above_burst", 2)), "{usage:?}");
