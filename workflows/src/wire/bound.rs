@@ -17,7 +17,8 @@ pub(super) fn bound(view: &CellView) -> String {
     match view.conduct.when_lost {
         WhenLost::Closed => bound,
         WhenLost::Hold(part) => {
-            format!("{bound}; up to {} more while processes have lost the coordinator", text::percent(part))
+            let part = text::percent(part);
+            format!("{bound}; of each process that has lost the coordinator {part} of its part more")
         }
         WhenLost::Open => format!("{bound}; nothing of processes that have lost the coordinator"),
     }
@@ -114,7 +115,7 @@ mod tests {
             view.conduct.when_lost = WhenLost::Hold(Share::ONE.half());
             assert_eq!(
                 bound(&view),
-                format!("{text}; up to 50% more while processes have lost the coordinator")
+                format!("{text}; of each process that has lost the coordinator 50% of its part more")
             );
             view.conduct.when_lost = WhenLost::Open;
             assert_eq!(bound(&view), format!("{text}; nothing of processes that have lost the coordinator"));
