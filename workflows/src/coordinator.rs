@@ -507,7 +507,7 @@ impl Coordinator {
         };
     }
 
-    /// Takes a configuration on, and tells everybody when something got smaller at once.
+    /// Takes a configuration on, and tells everybody when something got smaller at once, was paused or is resumed.
     fn configure(&mut self, now: LedgerTime, configure: Configure) -> Output {
         let state = self.ledger.state();
         let smaller = state.cells.iter().any(|(key, cell)| {
@@ -516,6 +516,7 @@ impl Coordinator {
                 new.rate.at(now).cmp_value(cell.config.rate.at(now)).is_lt()
                     || new.burst.at(now) < cell.config.burst.at(now)
                     || new.rate.target.cmp_value(cell.config.rate.target).is_lt()
+                    || new.conduct.paused != cell.config.conduct.paused
             })
         });
         let output = self.ledger.apply(now, Input::Configure(configure));

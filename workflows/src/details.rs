@@ -91,10 +91,12 @@ pub(crate) fn table<const N: usize>(
 }
 
 fn cells(row: &LimitRowJson) -> [String; 8] {
-    let state = match (row.removed, row.recovering_until_us) {
-        (true, _) => " (removed)",
-        (false, Some(_)) => " (recovering)",
-        (false, None) => "",
+    let state = match (row.removed, row.conduct.paused, row.recovering_until_us) {
+        (true, _, _) => " (removed)",
+        (false, true, _) => " (paused)",
+        (false, false, Some(_)) => " (recovering)",
+        (false, false, None) if row.conduct.shadow => " (shadow)",
+        (false, false, None) => "",
     };
     let rate = match row.ramp_ends_us {
         Some(end) => format!(

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::units::Span;
 use tollgate_workflows::contracts::{GROUP_DEFAULT, check_group};
+use tollgate_workflows::wire::conduct::WhenLostJson;
 use tollgate_workflows::wire::config::RateJson;
 
 const EXIT_CODES: &str = "\
@@ -326,6 +327,8 @@ Examples:
   tollgate limit set gemini --rate 1000/day --policy fixed-window --time-zone America/Los_Angeles
   tollgate limit set fragile --rate 5/s --policy leaky-bucket --queue 100 --initial empty
   tollgate limit set batch --tier high=600/min:burst=20 --tier low=400/min:floor=100/min
+  tollgate limit set search --shadow on                           refuse nothing, count what would be refused
+  tollgate limit set mail --when-lost hold:50% --reserve 10%
 
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
@@ -367,6 +370,35 @@ others may take what is there.")]
         /// The meter [default: requests]
         #[arg(long, value_name = "NAME", value_parser = quantity::label)]
         meter: Option<String>,
+    },
+    /// Refuse all work of limits until they are resumed, with reason `paused`
+    #[command(after_help = "\
+Examples:
+  tollgate limit pause openai --reason \"provider is down\"
+  tollgate limit pause openai gemini --dry-run
+
+All meters and tiers of each limit are paused. Work that has begun goes on; what waits in a process is refused at once. A
+pause survives `tollgate apply`: only `tollgate limit resume` ends it.")]
+    Pause {
+        /// The limits
+        #[arg(required = true, value_name = "NAME", value_parser = quantity::name)]
+        names: Vec<String>,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Let work of paused limits go on
+    #[command(after_help = "\
+Examples:
+  tollgate limit resume openai
+  tollgate limit resume openai gemini --reason \"provider is back\"")]
+    Resume {
+        /// The limits
+        #[arg(required = true, value_name = "NAME", value_parser = quantity::name)]
+        names: Vec<String>,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
     },
     /// Remove a limit; its leases end by themselves
     #[command(after_help = "\
@@ -425,6 +457,17 @@ pub struct LimitSet {
     /// How many may wait for it in one process; others are refused at once [default: as the process says]
     #[arg(long, value_name = "N", value_parser = quantity::queue, allow_hyphen_values = true)]
     pub queue: Option<u64>,
+    /// The part of the burst that is kept for workers that are new, while the rest suffices: 0% to 50% [default: 20%]
+    #[arg(long, value_name = "PERCENT", value_parser = quantity::reserve, allow_hyphen_values = true)]
+    pub reserve: Option<u32>,
+    /// Refuse nothing, and count what would be refused: to introduce a limit in production [default: off]
+    #[arg(long, value_enum)]
+    pub shadow: Option<Switch>,
+    /// What becomes of work in a process whose lease has ended and that doesn't reach the coordinator: `closed` refuses it;
+    /// `hold:50%` goes on at that part of its last share; `open` lets everything through. With the last two the limit may be
+    /// broken meanwhile [default: closed]
+    #[arg(long, value_name = "closed|hold:PERCENT|open", value_parser = quantity::when_lost)]
+    pub when_lost: Option<WhenLostJson>,
     /// At most so many at once: sets meter `in_flight`
     #[arg(long, value_name = "N", value_parser = quantity::burst, allow_hyphen_values = true,
         conflicts_with_all = ["rate", "burst"])]
@@ -506,6 +549,15 @@ pub enum Window {
     Week,
     /// From the first to the first; the rate is then per 28d to 31d
     Month,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It is so from now on
+    On,
+    /// It is so no more
+    Off,
 }
 
 /// What there is when a limit begins.

@@ -199,6 +199,8 @@ fn show_limit(out: &mut Snapshot, labels: [&str; 4], row: &LimitRowJson, now_us:
     out.level(&names::LIMIT_OUT, labels, real(row.out));
     out.level(&names::LIMIT_WAITING, labels, real(row.waiting));
     out.flag(&names::LIMIT_STARVING, labels, row.starving.is_some());
+    out.flag(&names::LIMIT_PAUSED, labels, row.conduct.paused);
+    out.flag(&names::LIMIT_SHADOW, labels, row.conduct.shadow);
     out.count(&names::LIMIT_USED, labels, row.used);
     out.level(&names::LIMIT_HOLDERS, labels, real(row.holders));
 }

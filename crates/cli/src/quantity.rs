@@ -4,6 +4,7 @@ use crate::args::Tier;
 use tollgate_core::curve::BURST_MAX;
 use tollgate_core::limit::{QUEUE_MAX, check_label, check_lease, check_name, check_queue, check_ramp};
 use tollgate_core::units::Span;
+use tollgate_workflows::wire::conduct::{WhenLostJson, reserve_of};
 use tollgate_workflows::wire::config::RateJson;
 
 /// What a rate may look like.
@@ -14,6 +15,9 @@ const TIER_FORMS: &str =
     "NAME[=RATE][:burst=N][:floor=RATE][:lend][:no-lend][:rank=N], such as high=600/min:burst=20";
 /// What a duration may look like.
 const SPAN_FORMS: &str = "a number with a unit (ms, s, m, h, d), such as 500ms, 8s, 2m, 1h30m";
+
+/// What becomes of work that has lost the coordinator may look like.
+const WHEN_LOST_FORMS: &str = "closed, hold:PERCENT with more than 0% and up to 100%, open";
 
 /// Units of time by their names, in milliseconds. Months and years have no fixed length.
 const UNITS: &[(&[&str], u64)] = &[
@@ -42,6 +46,38 @@ pub fn rate(text: &str) -> Result<RateJson, String> {
     let rate = RateJson { count, period_ms };
     rate.check().map_err(|_| allowed())?;
     Ok(rate)
+}
+
+/// Reads a part in percent, in parts of 10^9.
+fn percent(text: &str) -> Option<u32> {
+    let ppb = times(text.trim().strip_suffix('%')?.trim_end(), 10_000_000)?;
+    u32::try_from(ppb).ok().filter(|ppb| *ppb <= 1_000_000_000)
+}
+
+/// Reads the part of a burst that is kept for newcomers, in parts of 10^9.
+///
+/// # Errors
+/// What is allowed.
+pub fn reserve(text: &str) -> Result<u32, String> {
+    let read = percent(text).filter(|ppb| reserve_of(*ppb).is_ok());
+    read.ok_or_else(|| "allowed: 0% to 50%".to_owned())
+}
+
+/// Reads what becomes of work that has lost the coordinator.
+///
+/// # Errors
+/// What is allowed.
+pub fn when_lost(text: &str) -> Result<WhenLostJson, String> {
+    let allowed = || format!("allowed: {WHEN_LOST_FORMS}");
+    match text.split_once(':') {
+        None if text == "closed" => Ok(WhenLostJson::Closed),
+        None if text == "open" => Ok(WhenLostJson::Open),
+        Some(("hold", part)) => {
+            let part = percent(part).filter(|ppb| *ppb > 0);
+            part.map(|part_ppb| WhenLostJson::Hold { part_ppb }).ok_or_else(allowed)
+        }
+        _ => Err(allowed()),
+    }
 }
 
 /// Reads a duration.
@@ -314,6 +350,26 @@ mod tests {
             let error = rate(text).expect_err(text);
             assert!(error.starts_with("allowed: COUNT or COUNT/PERIOD, such as 50, 50/s"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn parts_are_read_exactly_and_within_their_range() {
+        assert_eq!(
+            (reserve("10%"), reserve("12.5 %"), reserve("0%")),
+            (Ok(100_000_000), Ok(125_000_000), Ok(0))
+        );
+        for text in ["", "10", "-1%", "51%", "0.1", "1e1%", "0.00000001%"] {
+            assert_eq!(reserve(text), Err("allowed: 0% to 50%".to_owned()), "{text}");
+        }
+        assert_eq!(when_lost("hold:50%"), Ok(WhenLostJson::Hold { part_ppb: 500_000_000 }));
+        assert_eq!(
+            (when_lost("closed"), when_lost("open")),
+            (Ok(WhenLostJson::Closed), Ok(WhenLostJson::Open))
+        );
+        for text in ["", "hold", "hold:", "hold:0%", "hold:101%", "open:1%", "Closed"] {
+            assert!(when_lost(text).is_err(), "{text}");
+        }
+        assert_eq!(when_lost("hold:12.5%").unwrap().to_string(), "hold:12.5%");
     }
 
     #[test]

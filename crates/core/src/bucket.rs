@@ -255,6 +255,8 @@ const HEADROOM_STRETCHES: u64 = 16;
 pub struct Mint {
     /// The lease acted on.
     held: Option<Held>,
+    /// Whether nobody granted it: see [`Mint::hold`].
+    alone: bool,
     /// Up to where tokens were minted.
     minted_to: BootTime,
     /// The part of a token that is not in the level yet.
@@ -299,6 +301,7 @@ impl Mint {
     pub fn new(rules: Rules) -> Mint {
         Mint {
             held: None,
+            alone: false,
             minted_to: BootTime(0),
             fraction: Amount::ZERO,
             high: Amount::ZERO,
@@ -345,7 +348,8 @@ impl Mint {
 
     /// What the worker acts on, as its next request says it.
     pub fn claim<L: Level + ?Sized>(&self, level: &L) -> Option<Acting> {
-        let held = self.held.as_ref()?;
+        // What nobody granted is nothing to be claimed.
+        let held = self.held.as_ref().filter(|_| !self.alone)?;
         let out = if self.rules.keeps(Rule::OutCounts) { self.out(level) } else { 0 };
         Some(Acting { name: held.name, share: held.share, cap: held.cap.max(Amount::tokens(out)) })
     }
@@ -445,6 +449,10 @@ impl Mint {
     /// Takes on the lease that a reply brought. Returns whether a lease is in force afterwards.
     pub fn apply<L: Level + ?Sized>(&mut self, level: &L, arrival: &Arrival, terms: &LeaseTerms) -> bool {
         let Arrival { now, sent, spent_at_sending, name, granted } = *arrival;
+        if self.alone {
+            // The ledger knows nothing of it, and may have lent the same to others.
+            self.end(level);
+        }
         self.refill(level, now);
         let alive = self.held.is_some();
         let counted_from = if self.rules.keeps(Rule::WorkerStopsFirst) { sent.boot } else { now.boot };
@@ -517,10 +525,57 @@ impl Mint {
         true
     }
 
+    /// Goes on without a lease that anybody granted, for as long as `last` was for, with `part` of its share and of its cap: an
+    /// operator's choice for when the ledger can't be reached. It is never claimed, and void as soon as the ledger answers. Called
+    /// again, it lasts longer. Returns whether there is anything to go on with; while there is a lease, there is not.
+    ///
+    /// The ledger lends anew what ended. So as long as a process goes on alone, the fleet may use up to `part` of what that process
+    /// had beyond the limit.
+    pub fn hold<L: Level + ?Sized>(&mut self, level: &L, now: Now, last: &Held, part: Share) -> bool {
+        self.refill(level, now);
+        let expires = now.boot + last.expires.since(last.sent.boot);
+        if let Some(held) = self.held.as_mut().filter(|_| self.alone) {
+            held.granted = held.granted + now.boot.since(held.received);
+            (held.sent, held.received, held.expires) = (now, now.boot, expires);
+            level.set_expiry(expires);
+            return true;
+        }
+        let (ppb, one) = (u64::from(part.ppb()), u64::from(Share::ONE.ppb()));
+        let cap = last.cap.scale_floor(ppb, one);
+        let share = Share::ratio_floor(part.of(u64::from(last.share.ppb())), one);
+        let mints = share > Share::ZERO || last.policy.conserves();
+        if self.held.is_some() || cap < Amount::ONE || !mints || !self.policy.is_like(last.policy) {
+            return false;
+        }
+        let granted = last.granted + now.boot.since(last.received);
+        let held = Held { share, cap, granted, sent: now, received: now.boot, expires, ..*last };
+        self.alone = true;
+        if self.policy.conserves() {
+            self.set_capacity(level, u64::try_from(cap.whole()).unwrap_or(0));
+            self.held = Some(Held { cap: Amount::tokens(self.stock.capacity), ..held });
+        } else {
+            self.unbroken_since = level.looks();
+            self.headroom = [Slot::at(now.boot, level.looks(), cap); HEADROOM_SLOTS];
+            self.minted_to = self.minted_to.max(now.boot);
+            self.held = Some(held);
+            self.high = self.holds(level);
+            self.note_headroom(level, cap, now.boot);
+        }
+        level.set_expiry(expires);
+        level.note_look();
+        true
+    }
+
+    /// Whether it goes on without a lease that anybody granted: see [`Mint::hold`].
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// Ends the lease: its tokens are void; debt stays, and so does what is out.
     pub fn end<L: Level + ?Sized>(&mut self, level: &L) {
         level.set_expiry(BootTime(0));
         self.held = None;
+        self.alone = false;
         if self.policy.conserves() {
             self.set_capacity(level, 0);
             level.note_look();
@@ -560,7 +615,7 @@ impl Mint {
     /// Gives `tokens` whole tokens back, as far as they are there. They count here, by a lower cap, until the ledger has
     /// settled the next request. Returns how many.
     pub fn give_back<L: Level + ?Sized>(&mut self, level: &L, tokens: u64) -> u64 {
-        if self.held.is_none() {
+        if self.held.is_none() || self.alone {
             return 0;
         }
         let taken = self.take_out(level, tokens);
@@ -577,7 +632,7 @@ impl Mint {
     /// Gives everything back that is there, parts of a token included, likewise.
     pub fn give_back_all<L: Level + ?Sized>(&mut self, level: &L) {
         self.give_back(level, u64::MAX);
-        if self.held.is_some() && !self.policy.conserves() {
+        if self.held.is_some() && !self.alone && !self.policy.conserves() {
             let part = core::mem::replace(&mut self.fraction, Amount::ZERO);
             self.note_returned(part.floor_to_milli());
             self.high = self.holds(level);
@@ -598,7 +653,8 @@ impl Mint {
     /// until the next request says so.
     pub fn lower_cap<L: Level + ?Sized>(&mut self, level: &L) {
         let holds = self.holds(level).at_least_zero();
-        let counted = |held: &&mut Held| held.share == Share::ZERO && !held.policy.conserves();
+        let granted = !self.alone;
+        let counted = |held: &&mut Held| granted && held.share == Share::ZERO && !held.policy.conserves();
         if let Some(held) = self.held.as_mut().filter(counted) {
             held.cap = held.cap.min(holds.ceil_to_milli());
         }
@@ -608,7 +664,7 @@ impl Mint {
     /// Mints no more than `share` from now on; the next request says so.
     pub fn lower_share<L: Level + ?Sized>(&mut self, level: &L, share: Share, now: Now) {
         self.refill(level, now);
-        if let Some(held) = &mut self.held {
+        if let Some(held) = self.held.as_mut().filter(|_| !self.alone) {
             held.share = held.share.min(share);
         }
     }

@@ -6,9 +6,9 @@
 
 mod borrowing;
 
-use crate::bucket::{Arrival, Level, Mint, Now};
+use crate::bucket::{Arrival, Held, Level, Mint, Now};
 use crate::demand::Demand;
-use crate::limit::{CellKey, DEBT_BURSTS_MAX, NAME_BYTES_MAX};
+use crate::limit::{CellKey, Conduct, DEBT_BURSTS_MAX, NAME_BYTES_MAX};
 use crate::message::{
     CellOutcome, CellReply, CellReport, Incarnation, LeaseName, Lender, Reply, Request, RequestError,
 };
@@ -105,6 +105,9 @@ pub struct ClientCell<L> {
     unknown: bool,
     burst: Option<u64>,
     queue: Option<u64>,
+    conduct: Conduct,
+    /// The last lease, as granted: what an operator may let it go on with when the ledger is lost.
+    last: Option<Held>,
     recovering: bool,
     due: Option<BootTime>,
     /// When a turn ends: the share is given up then.
@@ -198,6 +201,10 @@ impl<L: Level> ClientCell<L> {
     pub fn queue(&self) -> Option<u64> {
         self.queue
     }
+    /// What an operator says of the limit, by the ledger's last answer.
+    pub fn conduct(&self) -> Conduct {
+        self.conduct
+    }
 
     /// The burst when the ledger last answered: a larger cost is impossible.
     pub fn burst(&self) -> Option<u64> {
@@ -216,6 +223,17 @@ impl<L: Level> ClientCell<L> {
     /// Mints what is due.
     pub fn refill(&mut self, now: Now) {
         self.mint.refill(&self.level, now);
+    }
+    /// The ledger is lost and the lease has ended: goes on with `part` of the last one, for as long as that was for; again and
+    /// again, as long as the ledger doesn't answer. Returns whether there is anything to go on with. See [`Mint::hold`].
+    pub fn hold(&mut self, now: Now, part: Share) -> bool {
+        self.last.is_some_and(|last| self.mint.hold(&self.level, now, &last, part))
+    }
+    /// The ledger answers, whatever it says: what nobody granted is over.
+    pub fn stop_holding(&mut self) {
+        if self.mint.is_alone() {
+            self.mint.end(&self.level);
+        }
     }
     /// Says what the process wants.
     pub fn set_wants(&mut self, wants: Wants) {
@@ -281,7 +299,8 @@ impl<L: Level> ClientCell<L> {
             borrowed: self.borrowed,
             for_tier,
             acting,
-            held: holds.at_least_zero().floor_to_milli(),
+            // Void when the answer comes.
+            held: if self.mint.is_alone() { Amount::ZERO } else { holds.at_least_zero().floor_to_milli() },
             used,
             returned: self.mint.returned(),
             debt: debt.at_least_zero(),
@@ -361,7 +380,7 @@ impl<L: Level> ClientCell<L> {
             return Some(if news { now.boot } else { last_sent + again });
         }
         let lendable = self.unused_share(now, demand).is_some() || self.can_give_up(demand);
-        (self.mint.is_alive(now) && lendable).then_some(now.boot)
+        (self.mint.is_alive(now) && !self.mint.is_alone() && lendable).then_some(now.boot)
     }
 
     /// Whether there are conserved tokens here that others could use, and enough of them for a request of their own.
@@ -384,6 +403,7 @@ impl<L: Level> ClientCell<L> {
         match &answer.outcome {
             CellOutcome::Unknown => {
                 self.unknown = true;
+                self.last = None;
                 self.turn_ends = None;
                 self.mint.end(&self.level);
             }
@@ -391,6 +411,7 @@ impl<L: Level> ClientCell<L> {
                 let before = self.mint.held().copied();
                 self.burst = Some(terms.burst);
                 self.queue = terms.queue;
+                self.conduct = terms.conduct;
                 self.recovering = terms.confirm;
                 let due = terms.due.map(|due| now.boot + due);
                 let has_turn = terms.share > Share::ZERO && !terms.confirm;
@@ -399,6 +420,7 @@ impl<L: Level> ClientCell<L> {
                 let spent_at_sending = self.told.spent;
                 let arrival = Arrival { now, sent, spent_at_sending, name, granted: reply.at };
                 self.mint.apply(&self.level, &arrival, terms);
+                self.last = self.mint.held().filter(|held| held.name == name).copied().or(self.last);
                 if let Some(before) = before {
                     let less = before.share.saturating_sub(terms.share).ppb() > HURRY_PPB;
                     let part = if terms.policy.conserves() { (31, 32) } else { (3, 4) };
@@ -469,6 +491,8 @@ impl<L: Level> Client<L> {
             unknown: false,
             burst: None,
             queue: None,
+            conduct: Conduct::default(),
+            last: None,
             recovering: false,
             due: None,
             turn_ends: None,
@@ -670,6 +694,7 @@ impl<L: Level> Client<L> {
         self.last_sent = None;
         self.evicted = false;
         self.end_leases();
+        self.cells.iter_mut().for_each(|cell| cell.last = None);
     }
 
     /// Ends all leases, as when the clock that they were counted by can't be relied on.

@@ -146,8 +146,8 @@ pub enum WhenLost {
     /// It is refused: the limit holds under every fault.
     #[default]
     Closed,
-    /// It goes on at this part of the share that the last lease gave. While others get what the coordinator takes for free,
-    /// together they may go beyond the limit by as much.
+    /// It goes on at this part of the share that the last lease gave. As far as others reach the coordinator, they get what ended: each
+    /// process that is cut off adds up to so much of the part that it had.
     Hold(Share),
     /// It goes on without any limit.
     Open,

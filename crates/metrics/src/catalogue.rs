@@ -103,17 +103,25 @@ pub static LABELS: &[(&str, &str)] = &[
     (
         "reason",
         "of refusals: `empty`, `queued`, `no_quota`, `starting`, `recovering`, `coordinator_lost`, `evicted`, \
-         `group_full`, `queue_full`, `deadline`, `shutting_down`; of heartbeats: `timeout`, `not_found` (there is no \
+         `paused`, `group_full`, `queue_full`, `deadline`, `shutting_down`; of shadows also `cost_above_burst`, `unknown_limit`; of heartbeats: `timeout`, `not_found` (there is no \
          coordinator), `busy`, `unreachable`, `rejected`, `unreadable`, `group_full`, `refused` (this incarnation is)",
     ),
     ("outcome", "`success`, `failure`, `slow`, `ignored`, `throttled`"),
-    ("condition", "`starting`, `open`, `recovering`, `closed`, `unknown` (there is no such limit)"),
+    (
+        "condition",
+        "`starting`, `open`, `recovering`, `paused`, `held` and `opened` (the coordinator is lost), `closed`, `unknown` (there is no such limit)",
+    ),
+    ("mode", "`held` (at a part of the last share), `opened` (everything is let through)"),
     ("worker", "the worker's name"),
     ("version", "the version of the program"),
 ];
 
 /// The conditions of a lease: values of the label `condition`.
-pub const CONDITIONS: [&str; 5] = ["starting", "open", "recovering", "closed", "unknown"];
+pub const CONDITIONS: [&str; 8] =
+    ["starting", "open", "recovering", "paused", "held", "opened", "closed", "unknown"];
+
+/// How work goes on without the coordinator: values of the label `mode`.
+pub const LOST_MODES: [&str; 2] = ["held", "opened"];
 
 catalogue! {
     WORKER_INFO: Gauge, "tollgate_worker_info", "", Worker, ["group", "worker", "version"],
@@ -126,6 +134,20 @@ catalogue! {
         "Tokens that went back when permits were settled for less than was charged";
     WORKER_REFUSED: Counter, "tollgate_worker_refusals_total", "", Worker, ["group", "limit", "meter", "tier", "reason"],
         "Refusals, by reason; one that says wait a moment counts like any other";
+    WORKER_SHADOW: Gauge, "tollgate_worker_in_shadow", "", Worker, ["group", "limit", "meter", "tier"],
+        "1 while the limit is in shadow mode here: it refuses nothing";
+    WORKER_SHADOW_REFUSED: Counter, "tollgate_worker_shadow_refusals_total", "", Worker, ["group", "limit", "meter", "tier", "reason"],
+        "Permits without a charge that a limit in shadow mode handed out where it would have refused or let wait, by reason";
+    WORKER_SHADOW_TOKENS: Counter, "tollgate_worker_shadow_tokens_total", "tokens", Worker, ["group", "limit", "meter", "tier"],
+        "Tokens that those permits would have cost";
+    WORKER_LOST_MODE: Gauge, "tollgate_worker_lost_mode", "", Worker, ["group", "limit", "meter", "tier", "mode"],
+        "1 while work goes on in this way although the lease has ended and the coordinator is lost: the limit may be broken";
+    WORKER_ALONE: Gauge, "tollgate_worker_alone_seconds", "seconds", Worker, ["group", "limit", "meter", "tier"],
+        "For how long it has been so; 0 while it isn't";
+    WORKER_OPENED: Counter, "tollgate_worker_opened_permits_total", "", Worker, ["group", "limit", "meter", "tier"],
+        "Permits without a charge that were handed out since the coordinator was lost and the limit opens then";
+    WORKER_OPENED_TOKENS: Counter, "tollgate_worker_opened_tokens_total", "tokens", Worker, ["group", "limit", "meter", "tier"],
+        "Tokens that those permits would have cost";
     WORKER_SETTLED: Counter, "tollgate_worker_permits_settled_total", "", Worker, ["group", "limit", "meter", "tier", "outcome"],
         "Permits settled, by outcome; a permit that is dropped without is not counted";
     WORKER_WAITING: Gauge, "tollgate_worker_waiting_callers", "", Worker, ["group", "limit", "meter", "tier"],
@@ -210,6 +232,10 @@ catalogue! {
         "Workers that hold or want a part of it";
     LIMIT_RECOVERING: Gauge, "tollgate_limit_recovering", "", Limit, ["group", "limit", "meter", "tier"],
         "1 while leases are only confirmed, since some may be out that nobody remembers, else 0";
+    LIMIT_PAUSED: Gauge, "tollgate_limit_paused", "", Limit, ["group", "limit", "meter", "tier"],
+        "1 while an operator has paused the limit, so that all work is refused, else 0";
+    LIMIT_SHADOW: Gauge, "tollgate_limit_shadow", "", Limit, ["group", "limit", "meter", "tier"],
+        "1 while the limit is in shadow mode, so that nothing is refused, else 0";
 }
 
 impl About {

@@ -5,7 +5,7 @@ use crate::world::LEDGER_ZERO;
 use std::fmt;
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::strict::Acquire;
-use tollgate_core::limit::{CellConfig, CellKey, Version};
+use tollgate_core::limit::{CellConfig, CellKey, Conduct, Version};
 use tollgate_core::policy::Policy;
 use tollgate_core::tier::Priority;
 use tollgate_core::units::{Share, Span};
@@ -194,6 +194,7 @@ impl fmt::Display for Op {
                     write!(f, " lease={}us", config.lease.0)?;
                     policy(f, &config.policy)?;
                     priority(f, config.priority)?;
+                    conduct(f, config.conduct)?;
                 }
                 version.map_or(Ok(()), |version| write!(f, " version={version}"))
             }
@@ -262,6 +263,13 @@ fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
         }
         Policy::InFlight { drain } => write!(f, " drain={}us", drain.0),
     }
+}
+
+fn conduct(f: &mut fmt::Formatter<'_>, conduct: Conduct) -> fmt::Result {
+    if conduct.reserve != Conduct::RESERVE {
+        write!(f, " reserve={}", conduct.reserve)?;
+    }
+    if conduct.paused { f.write_str(" paused") } else { Ok(()) }
 }
 
 fn priority(f: &mut fmt::Formatter<'_>, priority: Priority) -> fmt::Result {

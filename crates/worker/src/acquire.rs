@@ -195,6 +195,15 @@ impl Acquiring {
         let Some(core) = charges.core() else { return Poll::Pending };
         let now = core.clock.boot();
         let found = charges.found(&queues, None);
+        match charges.let_through(&found, &Holding::default(), None, now, partial.is_some()) {
+            Ok(permit) => {
+                drop(queues);
+                charges.put_back(partial);
+                return Poll::Ready(Ok(permit));
+            }
+            // One of both at most.
+            Err(left) => partial = partial.or(left),
+        }
         let deadline = self.ends();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.map(|left| Span(u64::try_from(left.as_micros()).unwrap_or(u64::MAX)));
@@ -291,6 +300,23 @@ impl Place {
         }
         let now = core.clock.boot();
         let found = charges.found(&queues, Some(self.number));
+        if !places.contains(&At::Nowhere) {
+            let holding = charges.held(&queues, self.number);
+            match charges.let_through(&found, &holding, Some(self.number), now, partial.is_some()) {
+                Ok(permit) => {
+                    // What it held of those that are charged is the permit's now.
+                    for ((cell, _), queue) in charges.each().zip(&mut queues) {
+                        if permit.charged_to(&cell.meter) > 0 {
+                            queue.set_held(self.number, None);
+                        }
+                    }
+                    self.leave(charges, queues, now);
+                    charges.put_back(partial);
+                    return Poll::Ready(Ok(permit));
+                }
+                Err(left) => partial = partial.or(left),
+            }
+        }
         let at = |wanted: At| places.iter().position(|place| *place == wanted).and_then(|at| found.get(at));
         let verdict = if let Some(found) = at(At::Nowhere) {
             // Its place is in another process: this one was forked.

@@ -136,10 +136,15 @@ impl Charges {
             }
         }
         let found = self.found(&queues, None);
-        drop(queues);
-        self.put_back(partial);
         let Some(core) = self.core() else { return Err(nothing()) };
         let now = core.clock.boot();
+        let through = self.let_through(&found, &Holding::default(), None, now, partial.is_some());
+        drop(queues);
+        self.put_back(partial);
+        match through {
+            Ok(permit) => return Ok(permit),
+            Err(left) => self.put_back(left),
+        }
         let (found, verdict) = match doom(&found, None, now) {
             Some(doom) => doom,
             None => match longest(&found, now) {
@@ -163,17 +168,20 @@ pub(crate) fn doom<'a, 'b>(
     number: Option<u64>,
     now: BootTime,
 ) -> Option<(&'b Found<'a>, Verdict)> {
-    found.iter().find_map(|found| Some((found, found.facts.verdict(found.cost, found.level, number, now)?)))
+    // What lets work through keeps nobody from it.
+    let mut refusing = found.iter().filter(|found| !found.facts.lets_through());
+    refusing.find_map(|found| Some((found, found.facts.verdict(found.cost, found.level, number, now)?)))
 }
 
 /// Of the meters that lack something, the one that takes longest; the first one when none lacks anything any more.
 pub(crate) fn longest<'a, 'b>(found: &'b [Found<'a>], now: BootTime) -> Option<&'b Found<'a>> {
-    let lacking = found.iter().filter(|found| found.ahead > 0 || found.is_short());
+    let refusing = found.iter().filter(|found| !found.facts.lets_through());
+    let lacking = refusing.filter(|found| found.ahead > 0 || found.is_short());
     lacking.max_by_key(|found| found.hint(Reason::Empty, now).unwrap_or(Span(u64::MAX))).or(found.first())
 }
 
 impl Found<'_> {
-    fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         u64::try_from(self.level).unwrap_or(0) < self.cost
     }
 
@@ -181,7 +189,7 @@ impl Found<'_> {
         self.cost.saturating_add(self.ahead)
     }
 
-    fn reason_now(&self, now: BootTime) -> Reason {
+    pub(crate) fn reason_now(&self, now: BootTime) -> Reason {
         self.facts.reason_now(self.ahead > 0, now)
     }
 
@@ -197,6 +205,6 @@ impl Found<'_> {
 
     /// Whether a deadline in `left` can't be met for sure.
     pub(crate) fn is_late(&self, left: Span, now: BootTime) -> bool {
-        left < self.facts.soonest(self.tokens(), now)
+        left < self.facts.soonest(self.tokens(), now) && !self.facts.lets_through()
     }
 }

@@ -64,6 +64,9 @@ impl Limit {
         let (facts, ahead) = (queue.facts, queue.cost());
         let queued = queue.present() > 0;
         drop(queue);
+        if facts.lets_through() {
+            return Ok(Outlook { would_admit: true, reason: None, retry_after: None, age });
+        }
         let (now, level) = (core.clock.boot(), cell.level_at_most());
         let reason = match facts.verdict(cost, level, None, now) {
             Some(Verdict::UnknownLimit) => {

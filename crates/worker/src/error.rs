@@ -24,6 +24,8 @@ pub enum Reason {
     CoordinatorLost,
     /// An operator took this worker's quota away.
     Evicted,
+    /// An operator has paused the limit: nobody gets anything until it is resumed.
+    Paused,
     /// The group has as many workers as it may have.
     GroupFull,
     /// As many callers wait as may wait: the limit's own bound (`queue`), or the gate's for any limit.
@@ -36,7 +38,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, in the order of [`Reason::as_str`]'s definition.
-    pub const ALL: [Reason; 11] = [
+    pub const ALL: [Reason; 12] = [
         Reason::Empty,
         Reason::Queued,
         Reason::NoQuota,
@@ -44,6 +46,7 @@ impl Reason {
         Reason::Recovering,
         Reason::CoordinatorLost,
         Reason::Evicted,
+        Reason::Paused,
         Reason::GroupFull,
         Reason::QueueFull,
         Reason::Deadline,
@@ -60,6 +63,7 @@ impl Reason {
             Reason::Recovering => "recovering",
             Reason::CoordinatorLost => "coordinator_lost",
             Reason::Evicted => "evicted",
+            Reason::Paused => "paused",
             Reason::GroupFull => "group_full",
             Reason::QueueFull => "queue_full",
             Reason::Deadline => "deadline",
@@ -76,6 +80,7 @@ impl Reason {
             Reason::Recovering => "the coordinator is recovering",
             Reason::CoordinatorLost => "the lease has ended and the coordinator can't be reached",
             Reason::Evicted => "an operator took this worker's quota away",
+            Reason::Paused => "an operator has paused the limit",
             Reason::GroupFull => "the group has as many workers as it may have",
             Reason::QueueFull => "too many callers wait already",
             Reason::Deadline => "the deadline can't be met",
@@ -97,6 +102,9 @@ impl Reason {
                 "see that `tollgate serve` runs and that Temporal is reachable from here"
             }
             Reason::Evicted => "restart this process to let it ask again",
+            Reason::Paused => {
+                "resume it with `tollgate limit resume`; `tollgate config history` says who paused it, and why"
+            }
             Reason::GroupFull => "stop workers, or move limits to another group",
             Reason::QueueFull => {
                 "send fewer callers, or raise the bound: `tollgate limit set --queue`, or the gate's options"

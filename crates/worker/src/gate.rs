@@ -101,6 +101,7 @@ impl Gate {
             identities,
             log: log.transpose()?,
             waiters_max: options.waiters_max,
+            shadow: options.shadow.clone(),
         };
         let status = Status { coordinator: Coordinator::Starting, since: core.clock.boot() };
         let shared = Arc::new(Shared {
@@ -356,8 +357,10 @@ impl Shared {
         let level = SharedLevel(Arc::new(self.core.level(true)));
         let index = self.core.client().add_cell(key.clone(), false, level.clone());
         let cell = Cell::new(title, key, family.clone(), Some(index), None, level.0, self.core.clone());
-        if self.ending() != Ending::No {
-            cell.queue().facts.stopped = true;
+        {
+            let facts = &mut cell.queue().facts;
+            facts.stopped = self.ending() != Ending::No;
+            facts.shadow = self.core.shadow.covers(&cell.key);
         }
         let cell = Arc::new(cell);
         family.join(&cell);

@@ -22,6 +22,7 @@ use tokio::task::AbortHandle;
 use tollgate_core::bucket::{Held, Level, Now, time_to_mint};
 use tollgate_core::client::{Action, AfterRefusal, Client, ClientCell, Wants};
 use tollgate_core::curve::RateCurve;
+use tollgate_core::limit::{Conduct, WhenLost};
 use tollgate_core::message::{Lender, Reply, Request, RequestError};
 use tollgate_core::units::{Amount, BootTime, Span};
 use tollgate_workflows::wire::lease::{HeartbeatJson, HeartbeatReplyJson, incarnation_text};
@@ -75,6 +76,8 @@ struct Kept {
     /// Since when the first in line waits for another meter that comes before this one.
     held_up_since: Option<BootTime>,
     condition: Condition,
+    /// Since when it goes on without the coordinator, although the lease has ended.
+    alone_since: Option<BootTime>,
     /// Since when the limit isn't there, until that was told.
     missing_since: Option<BootTime>,
     /// What the waiters' fate was last judged by.
@@ -86,7 +89,9 @@ struct Kept {
 /// What a verdict depends on beside level and cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Judged {
+    lets_through: bool,
     unknown: bool,
+    paused: bool,
     burst: Option<u64>,
     rate: Option<RateCurve>,
     open: bool,
@@ -478,12 +483,15 @@ impl Keeper {
         }
         let leased = client.cell_mut(kept.cell.index?)?;
         leased.refill(now);
-        kept.note_condition(condition(leased, now), lost, now.boot);
+        let (opened, look_alone) = kept.go_on(leased, lost && self.barred.is_none(), now);
+        let how = if opened { Condition::Opened } else { condition(leased, now) };
+        kept.note_condition(how, lost, now.boot);
         let held = leased.mint().held().copied();
         kept.cell.there.store(leased.burst().is_some() && !leased.is_unknown(), Ordering::Relaxed);
         let facts = Facts {
             stopped: false,
             unknown: leased.is_unknown(),
+            paused: leased.conduct().paused,
             burst: leased.burst(),
             queue: leased.queue(),
             held,
@@ -492,6 +500,10 @@ impl Keeper {
             recovering_until: self.recovering_until.filter(|_| leased.is_recovering()),
             barred: self.barred,
             lost,
+            alone_since: kept.alone_since,
+            opened,
+            shadow: kept.cell.core.shadow.covers(&kept.cell.key)
+                || (leased.conduct().shadow && !leased.is_unknown()),
             heard: kept.heard,
         };
         let holds = leased.mint().holds(&*kept.cell.level);
@@ -500,10 +512,12 @@ impl Keeper {
         let level = kept.cell.level_at_most();
         queue.facts = facts;
         if queue.len() == 0 {
-            return None;
+            return look_alone;
         }
         let judged = Judged {
+            lets_through: facts.lets_through(),
             unknown: facts.unknown,
+            paused: facts.paused,
             burst: facts.burst,
             rate: held.map(|held| held.rate),
             open: facts.is_open(now.boot),
@@ -528,7 +542,8 @@ impl Keeper {
         let minted = served.short.zip(held).and_then(|(cost, held)| minted_at(&held, cost, holds, now.boot));
         // When the lease ends, so may the hope of those who wait.
         let borrowed = served.short.and_then(|cost| kept.borrowed_at(client, cost, now.boot));
-        [served.look, minted, borrowed, held.map(|held| held.expires)].into_iter().flatten().min()
+        let ends = held.map(|held| held.expires);
+        [served.look, minted, borrowed, ends, look_alone].into_iter().flatten().min()
     }
 
     /// The last message: gives everything back.
@@ -590,10 +605,40 @@ impl Kept {
             largest_since: BootTime(0),
             held_up_since: None,
             condition: Condition::Starting,
+            alone_since: None,
             missing_since: None,
             judged: None,
             lenders: Vec::new(),
         }
+    }
+
+    /// While the coordinator is lost, work goes on as the operator has said it shall when the lease has ended: never while it answers,
+    /// also when that is a refusal. Returns whether everything is let through, and when to look again.
+    fn go_on(
+        &mut self,
+        leased: &mut ClientCell<SharedLevel>,
+        lost: bool,
+        now: Now,
+    ) -> (bool, Option<BootTime>) {
+        let Conduct { paused, when_lost, .. } = leased.conduct();
+        let may = lost && !paused && !leased.is_unknown() && leased.burst().is_some();
+        if !may || when_lost == WhenLost::Closed {
+            leased.stop_holding();
+            self.alone_since = None;
+            return (false, None);
+        }
+        if let Some(held) = leased.mint().held().filter(|_| !leased.mint().is_alone()) {
+            return (false, Some(held.expires));
+        }
+        let (goes_on, opened) = match when_lost {
+            WhenLost::Hold(part) => (leased.hold(now, part), false),
+            WhenLost::Open => (true, true),
+            WhenLost::Closed => (false, false),
+        };
+        self.alone_since = self.alone_since.filter(|_| goes_on).or(goes_on.then_some(now.boot));
+        // Renewed in time: half of it is left then.
+        let half = |held: &Held| now.boot + held.expires.since(now.boot).scale_floor(1, 2);
+        (opened, leased.mint().held().map(half))
     }
 
     /// When a lease that it borrows has minted `cost`.
@@ -648,11 +693,26 @@ impl Kept {
             return;
         }
         self.missing_since = None;
+        let was_alone = matches!(self.condition, Condition::Held | Condition::Opened);
+        if was_alone {
+            tracing::warn!(%limit, "goes on without the coordinator no more: it answers, or says no");
+        }
         match condition {
             Condition::Open => tracing::info!(%limit, "open"),
+            Condition::Held => tracing::warn!(
+                %limit,
+                "held: the lease has ended and the coordinator is lost; goes on at a part of its last share, and the limit may be broken"
+            ),
+            Condition::Opened => tracing::warn!(
+                %limit,
+                "opened: the lease has ended and the coordinator is lost; everything is let through, and the limit doesn't hold"
+            ),
+            Condition::Paused => tracing::warn!(%limit, "paused by an operator: what asks for it is refused"),
             Condition::Recovering => {
                 tracing::warn!(%limit, "the coordinator recovers: only what is held is confirmed")
             }
+            // Until the next answer: the first one was to a request from before.
+            Condition::Closed if was_alone && !lost => {}
             Condition::Closed => {
                 tracing::warn!(%limit, coordinator_lost = lost, "closed: the lease has ended")
             }

@@ -72,6 +72,7 @@ mod queue;
 mod random;
 mod set;
 mod sync;
+mod uncharged;
 
 pub use acquire::Acquire;
 pub use check::Outlook;

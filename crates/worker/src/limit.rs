@@ -16,6 +16,7 @@ use crate::permit::{Outcome, Permit};
 use crate::queue::{Name, Queue, RETRY_STARTING, Verdict, duration};
 use crate::random::{Identities, Spread};
 use crate::sync::has_heavy_barrier;
+use crate::uncharged::{Shadow, Uncharged};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError, Weak};
 use tokio::sync::Notify;
@@ -167,6 +168,8 @@ pub(crate) struct Core {
     pub identities: Identities,
     pub log: Option<AdmissionLog>,
     pub waiters_max: usize,
+    /// Whose work is never refused, by the process's own choice.
+    pub shadow: Shadow,
 }
 
 impl Core {
@@ -263,6 +266,7 @@ pub(crate) struct Counts {
     /// Tokens that were used and not charged, since the debt was at its bound.
     pub beyond: AtomicU64,
     pub meter: CellMeter,
+    pub uncharged: Uncharged,
 }
 
 impl std::fmt::Debug for Cell {
@@ -470,7 +474,7 @@ impl Cell {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 // Who is refused without having waited still wants tokens: the next request says so.
-                if !matches!(reason, Reason::Deadline | Reason::ShuttingDown) {
+                if !matches!(reason, Reason::Deadline | Reason::ShuttingDown | Reason::Paused) {
                     self.counts.refused_tokens.fetch_add(cost, Ordering::Relaxed);
                 }
                 let retry_after = hint.map(|hint| self.core.spread.stretch(duration(hint)));

@@ -13,21 +13,24 @@
 //! A process with an endpoint of its own takes them from [`Gate::metrics`]: as text, or as a [`Collector`] for a registry of
 //! the crate `prometheus-client`. What each figure means says [`tollgate_metrics::catalogue`].
 //!
-//! A limit that is used has some fifty series, and a gate leases at most 1,000 limits, whatever names it is asked for.
+//! A limit that is used has some sixty series, and a gate leases at most 1,000 limits, whatever names it is asked for.
 
 use crate::error::Reason;
 use crate::gate::{Gate, Shared};
 use crate::permit::Outcome;
 use crate::state::{Condition, Coordinator, LimitState, limit_state};
+use crate::uncharged::Uncharged;
 use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::limit::CellKey;
 use tollgate_metrics::catalogue::{
-    CONDITIONS, WORKER_CAP, WORKER_CHARGED, WORKER_CONDITION, WORKER_COORDINATOR_SINCE,
-    WORKER_COORDINATOR_UP, WORKER_GAVE_UP, WORKER_GRANTED, WORKER_HEARTBEAT, WORKER_HEARTBEAT_ERRORS,
-    WORKER_INFO, WORKER_LEASE_AGE, WORKER_LEASE_LEFT, WORKER_LEFT, WORKER_REFUNDED, WORKER_REFUSED,
-    WORKER_SETTLED, WORKER_SHARE, WORKER_WAIT, WORKER_WAITING, WORKER_WAITING_TOKENS,
+    CONDITIONS, LOST_MODES, WORKER_ALONE, WORKER_CAP, WORKER_CHARGED, WORKER_CONDITION,
+    WORKER_COORDINATOR_SINCE, WORKER_COORDINATOR_UP, WORKER_GAVE_UP, WORKER_GRANTED, WORKER_HEARTBEAT,
+    WORKER_HEARTBEAT_ERRORS, WORKER_INFO, WORKER_LEASE_AGE, WORKER_LEASE_LEFT, WORKER_LEFT, WORKER_LOST_MODE,
+    WORKER_OPENED, WORKER_OPENED_TOKENS, WORKER_REFUNDED, WORKER_REFUSED, WORKER_SETTLED, WORKER_SHADOW,
+    WORKER_SHADOW_REFUSED, WORKER_SHADOW_TOKENS, WORKER_SHARE, WORKER_WAIT, WORKER_WAITING,
+    WORKER_WAITING_TOKENS,
 };
 use tollgate_metrics::snapshot::real;
 use tollgate_metrics::{DescriptorEncoder, figures};
@@ -152,6 +155,22 @@ impl Limit {
         out.level(&WORKER_WAITING_TOKENS, labels, real(tokens));
         out.buckets(&WORKER_WAIT, labels, waits);
         out.count(&WORKER_GAVE_UP, labels, counters.gave_up);
+        // Of limits that were never in shadow mode there are none.
+        let is_shadow = state.shadow || !counters.shadow_refused.is_empty();
+        for reason in Uncharged::names().filter(|_| is_shadow) {
+            let count = counters.shadow_refused.iter().find(|(other, _)| *other == reason);
+            let count = count.map_or(0, |(_, count)| *count);
+            out.count(&WORKER_SHADOW_REFUSED, [group, limit, meter, tier, reason], count);
+        }
+        out.count(&WORKER_SHADOW_TOKENS, labels, counters.shadow_tokens);
+        out.flag(&WORKER_SHADOW, labels, state.shadow);
+        out.count(&WORKER_OPENED, labels, counters.opened);
+        out.count(&WORKER_OPENED_TOKENS, labels, counters.opened_tokens);
+        out.level(&WORKER_ALONE, labels, state.alone_for.unwrap_or_default().as_secs_f64());
+        let mode = condition_text(state.condition);
+        for other in LOST_MODES {
+            out.flag(&WORKER_LOST_MODE, [group, limit, meter, tier, other], other == mode);
+        }
         out.level(&WORKER_SHARE, labels, f64::from(state.share.ppb()) / 1e9);
         out.level(&WORKER_CAP, labels, real(state.cap.milli_floor()) / 1e3);
         let left = real(state.level.unsigned_abs());
@@ -182,6 +201,9 @@ fn condition_text(condition: Condition) -> &'static str {
         Condition::Starting => "starting",
         Condition::Open => "open",
         Condition::Recovering => "recovering",
+        Condition::Paused => "paused",
+        Condition::Held => "held",
+        Condition::Opened => "opened",
         Condition::Closed => "closed",
         Condition::Unknown => "unknown",
     }
@@ -207,8 +229,8 @@ mod tests {
         for (place, why) in Unanswered::ALL.into_iter().enumerate() {
             assert_eq!(why as usize, place);
         }
-        use Condition::{Closed, Open, Recovering, Starting, Unknown};
-        let all = [Starting, Open, Recovering, Closed, Unknown];
+        use Condition::{Closed, Held, Open, Opened, Paused, Recovering, Starting, Unknown};
+        let all = [Starting, Open, Recovering, Paused, Held, Opened, Closed, Unknown];
         assert_eq!(all.map(condition_text), CONDITIONS);
     }
 }

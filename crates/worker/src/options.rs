@@ -1,6 +1,7 @@
 //! How a gate is set up.
 
 use crate::clock::Clock;
+use crate::uncharged::Shadow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,7 @@ pub struct Options {
     pub(crate) meters: Vec<(String, String)>,
     pub(crate) request_timeout: Duration,
     pub(crate) waiters_max: usize,
+    pub(crate) shadow: Shadow,
     pub(crate) notices: bool,
     pub(crate) messages: Messages,
     pub(crate) admission_log: Option<PathBuf>,
@@ -62,6 +64,7 @@ impl Options {
             meters: Vec::new(),
             request_timeout: Duration::from_secs(10),
             waiters_max: WAITERS_MAX_DEFAULT,
+            shadow: Shadow::default(),
             notices: true,
             messages: Messages::Updates,
             admission_log: None,
@@ -121,6 +124,23 @@ impl Options {
         self
     }
 
+    /// Whether this process refuses nothing, whatever limits say: it takes what is there, and where it would refuse or wait it hands
+    /// out a permit at once that is charged nothing, and counts that. To introduce tollgate in production: see
+    /// [`LimitState::shadow`](crate::state::LimitState::shadow). Limits that are paused refuse all the same, and so does a gate that
+    /// was shut down. Default: no.
+    #[must_use]
+    pub fn shadow(mut self, shadow: bool) -> Options {
+        self.shadow.all = shadow;
+        self
+    }
+
+    /// The same for one limit, in this process; `tollgate limit set --shadow on` does it for all.
+    #[must_use]
+    pub fn shadow_limit(mut self, limit: impl Into<String>) -> Options {
+        self.shadow.limits.insert(limit.into());
+        self
+    }
+
     /// Whether urgent news (a cut, a pause) is taken at once, on a task queue of this process's own and a thread that
     /// polls it; otherwise the next heartbeat brings it. Only with [`crate::Gate::connect`]. Default: yes.
     #[must_use]
@@ -163,6 +183,13 @@ impl Options {
         for (limit, meter) in &self.meters {
             check_name("limit", limit)?;
             check_label("meter", meter)?;
+        }
+        for limit in &self.shadow.limits {
+            check_name("shadow_limit", limit)?;
+        }
+        if self.shadow.limits.len() > CELLS_PER_REQUEST_MAX {
+            let (given, allowed) = (self.shadow.limits.len().to_string(), "up to 1000");
+            return Err(OutOfRange { field: "shadow_limit", given, allowed }.into());
         }
         let out_of_range = |field, given: String, allowed| Err(OutOfRange { field, given, allowed }.into());
         let cells = self.limits.len().saturating_add(self.meters.len());

@@ -3,6 +3,7 @@
 use crate::limit::{Cell, Core};
 use crate::local;
 use crate::set::Several;
+use crate::uncharged::UNCHARGED;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -332,7 +333,7 @@ impl Permit {
 impl Cell {
     /// Makes a charge of `cost` one of `actual`, as far as the rules allow.
     fn adjust(&self, cost: u64, actual: u64, mark: Mark) -> Settled {
-        if actual == cost || !self.core.home.is_here() {
+        if actual == cost || mark == UNCHARGED || !self.core.home.is_here() {
             return Settled::default();
         }
         let mut settled = Settled::default();

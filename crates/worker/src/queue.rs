@@ -30,6 +30,8 @@ const ABREAST: usize = 32;
 const RETRY_UNSURE: Span = Span::from_secs(1);
 /// An answer of the coordinator takes at least about this long.
 const ROUND_TRIP: Span = Span::from_millis(50);
+/// Come back after this when the limit is paused: people resume it, and gates know within a heartbeat or two.
+pub(crate) const RETRY_PAUSED: Span = Span::from_secs(5);
 /// Come back after this when the first answer is on its way.
 pub(crate) const RETRY_STARTING: Span = Span::from_millis(250);
 
@@ -40,6 +42,8 @@ pub(crate) struct Facts {
     pub stopped: bool,
     /// The coordinator says that there is no such limit.
     pub unknown: bool,
+    /// An operator has paused it.
+    pub paused: bool,
     /// The burst when it last answered.
     pub burst: Option<u64>,
     /// How many may wait, where the limit has a bound of its own.
@@ -56,6 +60,12 @@ pub(crate) struct Facts {
     pub barred: Option<Reason>,
     /// The coordinator hasn't answered for a while.
     pub lost: bool,
+    /// Since when it goes on without the coordinator, although the lease has ended.
+    pub alone_since: Option<BootTime>,
+    /// Whether it lets everything through then.
+    pub opened: bool,
+    /// It refuses nothing, and counts what it would refuse.
+    pub shadow: bool,
     /// Waiters with smaller numbers were reported in a request that has been answered.
     pub heard: u64,
 }
@@ -69,6 +79,12 @@ pub(crate) enum Verdict {
 }
 
 impl Facts {
+    /// Whether what can't be charged is let through: by the operator's choice, also when that is above the burst. Not while it is
+    /// paused, and not by a gate that was shut down.
+    pub(crate) fn lets_through(&self) -> bool {
+        (self.opened || self.shadow) && !self.paused && !self.stopped
+    }
+
     pub(crate) fn is_open(&self, now: BootTime) -> bool {
         self.held.is_some_and(|held| now < held.expires)
     }
@@ -76,7 +92,7 @@ impl Facts {
     /// Whether nobody more may wait where `waiting` do already, and up to `most` for any limit.
     pub(crate) fn is_full(&self, waiting: usize, most: usize) -> bool {
         let own = self.queue.map_or(most, |queue| usize::try_from(queue).unwrap_or(usize::MAX));
-        waiting >= own.min(most)
+        waiting >= own.min(most) && !self.lets_through()
     }
 
     /// Whether waiting for `cost` can't end with a permit as things stand. `number` is the waiter's, `None` for one that
@@ -93,6 +109,9 @@ impl Facts {
         }
         if self.unknown {
             return Some(Verdict::UnknownLimit);
+        }
+        if self.paused {
+            return Some(Verdict::Refused(Reason::Paused));
         }
         if let Some(burst) = self.burst
             && cost > burst
@@ -134,6 +153,7 @@ impl Facts {
             Reason::NoQuota | Reason::Evicted | Reason::ShuttingDown => return None,
             Reason::CoordinatorLost | Reason::GroupFull => return Some(RETRY_UNSURE),
             Reason::Starting => return Some(RETRY_STARTING),
+            Reason::Paused => return Some(RETRY_PAUSED),
             _ => {}
         }
         if let Some(until) = self.recovering_until {
@@ -234,7 +254,7 @@ impl Together {
         let mut queues = self.charges.lock();
         let is_due = self.charges.each().zip(&queues).all(|((cell, _), queue)| {
             let tokens = u64::try_from(cell.level.level()).unwrap_or(0);
-            queue.is_next(self.number, tokens)
+            queue.is_next(self.number, tokens) || queue.facts.lets_through()
         });
         let may_hold = |((cell, _), queue): ((&Arc<Cell>, u64), &MutexGuard<'_, Queue>)| {
             queue.may_hold(self.number, &cell.level)
@@ -272,6 +292,7 @@ impl Together {
         lines.sort_by(|(one, _), (other, _)| one.meter.cmp(&other.meter));
         let is_there = |(cell, queue): &(&Arc<Cell>, &MutexGuard<'_, Queue>)| {
             queue.is_next(self.number, u64::try_from(cell.level.level()).unwrap_or(0))
+                || queue.facts.lets_through()
         };
         let after = lines.iter().skip_while(|line| is_there(line)).skip(1);
         after.filter(|(_, queue)| queue.is_first(self.number)).filter_map(|(cell, _)| cell.index).collect()
@@ -498,12 +519,15 @@ impl Queue {
             ahead = ahead.saturating_add(waiter.cost);
             let left = waiter.deadline.map(|deadline| deadline.since(now));
             waiter.late = left.is_some_and(|left| left < self.facts.soonest(ahead, now));
-            if waiter.late || self.facts.verdict(waiter.cost, level, Some(*number), now).is_some() {
+            let is_over = waiter.late || self.facts.lets_through();
+            if is_over || self.facts.verdict(waiter.cost, level, Some(*number), now).is_some() {
                 doomed.push(waiter.waker.clone());
             }
         }
         for (number, waiter) in &self.away {
-            if self.facts.verdict(waiter.cost, level, Some(*number), now).is_some() {
+            if self.facts.lets_through()
+                || self.facts.verdict(waiter.cost, level, Some(*number), now).is_some()
+            {
                 doomed.push(waiter.waker.clone());
             }
         }

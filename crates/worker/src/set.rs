@@ -128,6 +128,13 @@ impl Several {
         }
     }
 
+    /// Some of its cells are charged, at no cost.
+    pub(crate) fn note_free(&mut self, which: impl Fn(&Arc<Cell>) -> bool, mark: Mark) {
+        for (_, part) in self.set.cells.iter().zip(&mut self.parts).filter(|(cell, _)| which(cell)) {
+            *part = Part { cost: 0, mark, expiry: BootTime(1) };
+        }
+    }
+
     /// What it is charged of a cell.
     pub(crate) fn part_mut(&mut self, cell: &Arc<Cell>) -> Option<&mut Part> {
         let mut parts = self.set.cells.iter().zip(&mut self.parts);
@@ -337,7 +344,11 @@ impl Set {
 
     /// Takes all or nothing, minting what is due if nobody else is at it. The caller holds the queues' locks: what it gets back it
     /// hands to [`Set::put_back`] when it has let them go.
-    fn take(self: &Arc<Set>, costs: &Costs, holding: &Holding) -> Result<Box<Several>, Option<Box<Partial>>> {
+    pub(crate) fn take(
+        self: &Arc<Set>,
+        costs: &Costs,
+        holding: &Holding,
+    ) -> Result<Box<Several>, Option<Box<Partial>>> {
         let Some(core) = self.core().filter(|core| core.home.is_here()) else { return Err(None) };
         let mut client = core.try_client();
         if let Some(client) = &mut client {

@@ -55,6 +55,11 @@ pub struct LimitState {
     pub meter: String,
     /// What the lease allows.
     pub condition: Condition,
+    /// For how long work has gone on without the coordinator although the lease has ended; only while it is [`Condition::Held`] or
+    /// [`Condition::Opened`].
+    pub alone_for: Option<Duration>,
+    /// Whether it refuses nothing, and counts what it would refuse.
+    pub shadow: bool,
     /// The part of the limit's rate that this process mints.
     pub share: Share,
     /// The most that this process may hold.
@@ -83,6 +88,13 @@ pub enum Condition {
     Open,
     /// The coordinator only confirms what is held.
     Recovering,
+    /// An operator has paused the limit: everything is refused.
+    Paused,
+    /// The lease has ended and the coordinator is lost: work goes on at a part of the last share, as the operator has said. The
+    /// limit may be broken.
+    Held,
+    /// The lease has ended and the coordinator is lost: everything is let through, as the operator has said.
+    Opened,
     /// The lease has ended: everything is refused.
     Closed,
     /// The coordinator knows no such limit.
@@ -100,6 +112,15 @@ impl std::fmt::Display for Condition {
             Condition::Recovering => {
                 "the coordinator is recovering: what is held goes on; wait, `tollgate status` says until when"
             }
+            Condition::Held => {
+                "the coordinator is lost: goes on at a part of its last share; see that `tollgate serve` runs and that Temporal is \
+                 reachable from here"
+            }
+            Condition::Opened => {
+                "the coordinator is lost: lets everything through; see that `tollgate serve` runs and that Temporal is reachable \
+                 from here"
+            }
+            Condition::Paused => "paused by an operator; `tollgate limit resume` ends that",
             Condition::Closed => {
                 "the lease has ended: see that `tollgate serve` runs and that Temporal is reachable from here"
             }
@@ -122,6 +143,15 @@ pub struct Counters {
     pub beyond: u64,
     /// Refusals, by reason; reasons that did not occur are left out.
     pub refused: Vec<(Reason, u64)>,
+    /// Permits without a charge that a limit in shadow mode handed out instead of refusing them or having them wait, by what it would
+    /// have said: [`Reason::as_str`], `cost_above_burst` or `unknown_limit`; what did not occur is left out.
+    pub shadow_refused: Vec<(&'static str, u64)>,
+    /// The tokens that those would have cost.
+    pub shadow_tokens: u64,
+    /// Permits without a charge that were handed out since the coordinator was lost and the limit opens then.
+    pub opened: u64,
+    /// The tokens that those would have cost.
+    pub opened_tokens: u64,
     /// Permits that were waited for.
     pub waited: u64,
     /// How long for, in total.
@@ -137,6 +167,10 @@ pub(crate) fn condition<L: Level>(cell: &ClientCell<L>, now: Now) -> Condition {
     let alive = cell.mint().is_alive(now);
     if cell.is_unknown() {
         Condition::Unknown
+    } else if cell.conduct().paused {
+        Condition::Paused
+    } else if cell.mint().is_alone() {
+        Condition::Held
     } else if cell.is_recovering() {
         Condition::Recovering
     } else if alive {
@@ -151,14 +185,17 @@ pub(crate) fn condition<L: Level>(cell: &ClientCell<L>, now: Now) -> Condition {
 pub(crate) fn limit_state<L: Level>(cell: &Cell, leased: &ClientCell<L>, now: Now) -> LimitState {
     let held = leased.mint().held().filter(|_| leased.mint().is_alive(now));
     let micros = |span: tollgate_core::units::Span| Duration::from_micros(span.0);
-    let waiting = {
+    let (waiting, facts) = {
         let queue = cell.queue();
-        (queue.len(), queue.cost())
+        ((queue.len(), queue.cost()), queue.facts)
     };
+    let condition = if facts.opened { Condition::Opened } else { condition(leased, now) };
     LimitState {
         limit: cell.limit.to_string(),
         meter: cell.meter.to_string(),
-        condition: condition(leased, now),
+        condition,
+        alone_for: facts.alone_since.map(|since| micros(now.boot.since(since))),
+        shadow: facts.shadow,
         share: held.map_or(Share::ZERO, |held| held.share),
         cap: held.map_or(Amount::ZERO, |held| held.cap),
         level: cell.level.level(),
@@ -180,6 +217,10 @@ fn counters(cell: &Cell, charged: u64) -> Counters {
         charged: charged.saturating_sub(load(&counts.void)),
         beyond: load(&counts.beyond),
         refused: refused.filter(|(_, count)| *count > 0).collect(),
+        shadow_refused: counts.uncharged.refused(),
+        shadow_tokens: load(&counts.uncharged.shadow_tokens),
+        opened: load(&counts.uncharged.opened),
+        opened_tokens: load(&counts.uncharged.opened_tokens),
         waited: load(&counts.waited),
         waited_for: Duration::from_micros(load(&counts.waited_us)),
         gave_up: load(&counts.gave_up),

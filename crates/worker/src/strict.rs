@@ -364,6 +364,7 @@ impl Ask {
             }
             ("unknown_limit", _) => AcquireError::UnknownLimit { limit },
             ("queue_full", _) => self.inner.refused(&limit, Reason::QueueFull),
+            ("paused", _) => self.inner.refused(&limit, Reason::Paused),
             _ => self.not_taken(TransportError::Rejected(message)),
         }
     }

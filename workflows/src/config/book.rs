@@ -3,6 +3,7 @@
 //! A change is checked as a whole before any of it happens: either all of it is in force under a new version, or nothing
 //! is and every problem has been named. A value that changes goes linearly from what is in force now to its target.
 
+mod conduct;
 pub(super) mod tiers;
 
 use super::text;
@@ -334,6 +335,12 @@ impl Book {
         for name in &change.abort_ramps {
             plan.abort(name, now, &mut problems);
         }
+        for name in &change.pause {
+            plan.pause(name, true);
+        }
+        for name in &change.resume {
+            plan.pause(name, false);
+        }
         for limit in &change.set {
             if check_limit(limit, &mut problems) {
                 let ramp = Ramp { now, over: ramp, is_given: change.ramp_ms.is_some() };
@@ -399,6 +406,8 @@ impl Book {
             ("set", set.into_iter().collect::<Vec<_>>()),
             ("remove", change.remove.iter().collect()),
             ("abort_ramps", change.abort_ramps.iter().collect()),
+            ("pause", change.pause.iter().collect()),
+            ("resume", change.resume.iter().collect()),
         ];
         let mut seen: BTreeMap<&String, &str> = BTreeMap::new();
         for (list, names) in lists {
@@ -523,6 +532,7 @@ impl Plan {
             cell.fresh = !limit.moved;
             cell.initial = limit.initial.unwrap_or_default().initial();
             cell.queue = limit.queue;
+            cell.conduct = conduct::changed(limit, self.conduct_of_new(&limit.name));
             let lowest = Priority { rank: self.lowest_rank(&key), ..Priority::default() };
             cell.priority = tiers::changed(limit, &cell, lowest, problems);
             if let Err(error) = cell.check() {
@@ -589,6 +599,8 @@ impl Plan {
         let before = cell.clone();
         cell.priority = tiers::changed(limit, cell, cell.priority, problems);
         self.lines.extend(tiers::lines(cell, &before));
+        cell.conduct = conduct::changed(limit, before.conduct);
+        self.lines.extend(conduct::lines(cell, before.conduct));
         check_result(cell, problems);
     }
 }
@@ -758,6 +770,7 @@ fn check_limit(limit: &LimitJson, problems: &mut Problems) -> bool {
     if let Some(Err(error)) = limit.queue.map(check_queue) {
         problems.add(format!("{named}: {error}"));
     }
+    conduct::check(&named, limit, problems);
     problems.count == before
 }
 
@@ -772,8 +785,9 @@ fn described(how: &str, cell: &CellConfig) -> String {
         Policy::InFlight { .. } => format!("{burst} {}", text::policy(&cell.policy)),
         policy => format!("{burst} in a {}", text::policy(policy)),
     };
-    let tier = tiers::described(cell);
-    format!("{}: {how}, {what}, lease {}{queue}{empty}{tier}{moved}", cell.key, text::span(cell.lease))
+    let (tier, conduct) = (tiers::described(cell), conduct::described(cell));
+    let lease = text::span(cell.lease);
+    format!("{}: {how}, {what}, lease {lease}{queue}{empty}{tier}{conduct}{moved}", cell.key)
 }
 
 /// A cell whose burst the wire carries exactly.
@@ -822,6 +836,8 @@ impl Problems {
     }
 }
 
+#[cfg(test)]
+mod conduct_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

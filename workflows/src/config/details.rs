@@ -3,6 +3,7 @@
 use super::{Config, text};
 use crate::details::{clock, escaped, table};
 use std::fmt::Write;
+use tollgate_core::limit::Conduct;
 use tollgate_core::units::{Amount, LedgerTime};
 
 /// How many limits the table shows: the queries show all of them.
@@ -34,7 +35,7 @@ Change limits with `tollgate limit set api --rate 100/s --burst 32 --ramp 15s`, 
 ```
 
 - It answers with the version and one line for each change, or with every problem.
-- It also takes `"remove": ["api"]`, `"abort_ramps": ["api"]`, `"if_version": "…"`, `"dry_run": true`.
+- It also takes `"remove": ["api"]`, `"abort_ramps": ["api"]`, `"pause": ["api"]` (all its work is refused until `"resume": ["api"]`), `"if_version": "…"`, `"dry_run": true`.
 - A change goes linearly to its target, within 60 s unless `ramp_ms` says otherwise; a new limit begins at once. `burst` and `lease_ms` of a limit that is there stay as they are unless given.
 - Signal `update_config` takes the same and can't answer: what was refused is shown above.
 - Signal `ensure` tells the coordinator again, and starts it when it isn't there.
@@ -92,7 +93,12 @@ fn write(config: &Config, out: &mut String) -> std::fmt::Result {
             let tokens = |amount: Amount| text::milli(amount.milli_floor());
             let rate = ramp(text::rate(rate.at(book.now)), text::rate(rate.target), rate.end, book.now);
             let burst = ramp(tokens(burst.at(book.now)), tokens(burst.target), burst.end, book.now);
-            [escaped(&limit.key.to_string()), rate, burst, text::span(limit.lease)]
+            let state = match limit.conduct {
+                Conduct { paused: true, .. } => " (paused)",
+                Conduct { shadow: true, .. } => " (shadow)",
+                _ => "",
+            };
+            [escaped(&limit.key.to_string()) + state, rate, burst, text::span(limit.lease)]
         });
         table(out, &["limit", "rate", "burst", "lease"], rows);
     }

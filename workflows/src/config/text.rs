@@ -2,8 +2,9 @@
 
 use crate::wire::config::WindowJson;
 use tollgate_core::curve::Rate;
+use tollgate_core::limit::WhenLost;
 use tollgate_core::policy::Policy;
-use tollgate_core::units::{LedgerTime, Span};
+use tollgate_core::units::{LedgerTime, Share, Span};
 
 const MICRO: u64 = 1_000_000;
 const NAMED: [(Span, &str); 4] = [
@@ -39,6 +40,23 @@ pub(crate) fn span(span: Span) -> String {
         us if us % 1_000_000 == 0 => format!("{} s", us / 1_000_000),
         us if us % 1_000 == 0 => format!("{} ms", us / 1_000),
         us => format!("{us} us"),
+    }
+}
+
+/// A part as `10%` or `12.5%`.
+pub(crate) fn percent(part: Share) -> String {
+    const WHOLE: u32 = 10_000_000;
+    let (whole, rest) = (part.ppb() / WHOLE, part.ppb() % WHOLE);
+    let digits = format!("{whole}.{rest:07}");
+    format!("{}%", digits.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// What becomes of work that has lost the coordinator, as `tollgate limit set` takes it.
+pub(crate) fn when_lost(when_lost: WhenLost) -> String {
+    match when_lost {
+        WhenLost::Closed => "closed".to_owned(),
+        WhenLost::Hold(part) => format!("hold:{}", percent(part)),
+        WhenLost::Open => "open".to_owned(),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::book::tiers::floor_text;
 use super::book::{Book, Entry, Outcome};
 use super::{Config, text};
+use crate::wire::conduct::ConductJson;
 use crate::wire::config::{ExactRateJson, InitialJson, PolicyJson};
 use crate::wire::status::UnreadableJson;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,9 @@ pub struct ConfiguredLimitJson {
     /// How many may wait for it in one process; if missing, the process decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
+    /// What an operator says of it beside how much it allows.
+    #[serde(default, skip_serializing_if = "ConductJson::is_default")]
+    pub conduct: ConductJson,
     /// How many tokens the coordinator said may have been drawn: what a coordinator that loses its memory takes to have been
     /// used. Missing: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,6 +267,7 @@ impl ConfiguredLimitJson {
             lease_ms: cell.lease.millis(),
             initial: InitialJson::of(cell.initial),
             queue: cell.queue,
+            conduct: ConductJson::of(cell.conduct),
             escrowed: None,
             moved: !cell.fresh,
             rank: cell.priority.rank,

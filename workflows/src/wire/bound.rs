@@ -4,11 +4,27 @@ use super::config::WindowJson;
 use crate::config::text;
 use crate::details::rate_text;
 use tollgate_core::ledger::view::CellView;
+use tollgate_core::limit::WhenLost;
 use tollgate_core::policy::Policy;
 use tollgate_core::units::Span;
 
-/// The most that the whole fleet is admitted. While a ramp is under way, as of now.
+/// The most that the whole fleet is admitted, and what an operator has made of that. While a ramp is under way, as of now.
 pub(super) fn bound(view: &CellView) -> String {
+    let bound = by_policy(view);
+    if view.conduct.shadow {
+        return format!("nothing in shadow mode; else {bound}");
+    }
+    match view.conduct.when_lost {
+        WhenLost::Closed => bound,
+        WhenLost::Hold(part) => {
+            let part = text::percent(part);
+            format!("{bound}; of each process that has lost the coordinator {part} of its part more")
+        }
+        WhenLost::Open => format!("{bound}; nothing of processes that have lost the coordinator"),
+    }
+}
+
+fn by_policy(view: &CellView) -> String {
     let n = view.burst;
     match &view.policy {
         Policy::TokenBucket => {
@@ -53,7 +69,7 @@ mod tests {
     use tollgate_core::ledger::{Configure, Input, Ledger, Output, Settings, Start};
     use tollgate_core::limit::{CellConfig, Version};
     use tollgate_core::policy::{Calendar, CalendarUnit};
-    use tollgate_core::units::LedgerTime;
+    use tollgate_core::units::{LedgerTime, Share};
 
     #[test]
     fn each_policy_states_its_bound() {
@@ -95,6 +111,16 @@ mod tests {
             assert_eq!(ledger.apply(LedgerTime(1), Input::Configure(configure)), Output::Configured);
             assert_eq!(bound(&ledger.view()[0]), text);
             assert!(costs(&policy).contains("lost worker"), "{policy:?}");
+            let mut view = ledger.view().remove(0);
+            view.conduct.when_lost = WhenLost::Hold(Share::ONE.half());
+            assert_eq!(
+                bound(&view),
+                format!("{text}; of each process that has lost the coordinator 50% of its part more")
+            );
+            view.conduct.when_lost = WhenLost::Open;
+            assert_eq!(bound(&view), format!("{text}; nothing of processes that have lost the coordinator"));
+            view.conduct.shadow = true;
+            assert_eq!(bound(&view), format!("nothing in shadow mode; else {text}"));
         }
     }
 }

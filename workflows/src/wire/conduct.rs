@@ -1,6 +1,7 @@
 //! What an operator says of a limit beside how much it allows.
 
 use super::Unreadable;
+use crate::config::text;
 use serde::{Deserialize, Serialize};
 use tollgate_core::limit::{Conduct, WhenLost, check_reserve};
 use tollgate_core::units::Share;
@@ -79,6 +80,21 @@ impl ConductJson {
     pub fn is_default(&self) -> bool {
         *self == ConductJson::default()
     }
+}
+
+impl std::fmt::Display for WhenLostJson {
+    /// As `tollgate limit set --when-lost` takes it; a part that no limit can have, as it is.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.check() {
+            Ok(when_lost) => f.write_str(&text::when_lost(when_lost)),
+            Err(_) => write!(f, "{self:?}"),
+        }
+    }
+}
+
+/// A part of 10^9 as `10%` or `12.5%`.
+pub fn percent_text(ppb: u32) -> String {
+    text::percent(Share::from_ppb(ppb).unwrap_or(Share::ONE))
 }
 
 /// Checks a reserve.

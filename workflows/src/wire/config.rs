@@ -1,7 +1,7 @@
 //! What operators say: limits, changes with their ramps, and what the coordinator is configured with.
 
 use super::Unreadable;
-use super::conduct::ConductJson;
+use super::conduct::{ConductJson, WhenLostJson};
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
@@ -95,6 +95,18 @@ pub struct LimitJson {
     /// new one the process decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
+    /// The part of the burst that is kept for newcomers while the rest suffices, from 0 to 500000000 of 10^9. If missing: an
+    /// existing limit keeps what it has; a new one gets a fifth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve_ppb: Option<u32>,
+    /// Whether it refuses nothing, and only counts what it would refuse. If missing: an existing limit keeps to what it did; a
+    /// new one refuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow: Option<bool>,
+    /// What becomes of work in a process that has lost the coordinator. If missing: an existing limit keeps to what it did; of a
+    /// new one it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when_lost: Option<WhenLostJson>,
 }
 
 /// What there is when a limit begins.
@@ -270,6 +282,9 @@ impl LimitJson {
             moved: false,
             initial: None,
             queue: None,
+            reserve_ppb: None,
+            shadow: None,
+            when_lost: None,
         }
     }
 
@@ -332,6 +347,12 @@ pub struct ApplyJson {
     /// Limits whose ramp stops where it is.
     #[serde(default)]
     pub abort_ramps: Vec<String>,
+    /// Limits all of whose work is refused from now on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pause: Vec<String>,
+    /// Paused limits whose work goes on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resume: Vec<String>,
     /// How long the changes ramp; 60 s if missing. New limits begin at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ramp_ms: Option<u64>,

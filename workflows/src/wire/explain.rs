@@ -11,7 +11,7 @@ use super::status::LimitRowJson;
 use sentences::Names;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tollgate_core::ledger::explain::{Explanation, PermitView, Waiter, Who};
+use tollgate_core::ledger::explain::{Explanation, PermitView, Reason, Waiter, Who};
 use tollgate_core::ledger::view::{CellView, HolderView};
 
 /// The most limits in one answer, in the order of their names; of one worker, those that it waits for first. With
@@ -292,6 +292,10 @@ impl ExplainLimitJson {
                 why.waiters += 1;
                 why.tokens = why.tokens.saturating_add(waiter.tokens);
             }
+        }
+        // Whoever asks is refused and doesn't wait.
+        if view.conduct.paused && !view.removed && reasons.is_empty() {
+            reasons.push(WhyJson::of(&Reason::Paused, &names));
         }
         let mut holders: Vec<&HolderView> = view.holders.iter().collect();
         holders.sort_by_key(|holder| std::cmp::Reverse((holder.share, holder.cap)));

@@ -668,7 +668,7 @@ pub enum AcquireReplyJson {
     /// No permit.
     Refused {
         /// `cost_above_burst`, `id_taken`, `unknown_limit`, `unknown_id`, `queue_full`, `used`, `released`, `expired`,
-        /// `abandoned`, `not_granted`.
+        /// `abandoned`, `not_granted`, `paused`.
         reason: String,
         /// What to do.
         message: String,
@@ -714,6 +714,9 @@ impl AcquireReplyJson {
                 "not_granted",
                 "this id's permit still waits; nothing can have been used of it".to_owned(),
             ),
+            AcquireOutcome::Paused => {
+                refused("paused", format!("limit {key} is paused by an operator; come back later"))
+            }
             AcquireOutcome::QueueFull => {
                 refused("queue_full", "too many strict permits wait or are out; come back later".to_owned())
             }

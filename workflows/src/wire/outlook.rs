@@ -44,7 +44,7 @@ fn one() -> u64 {
 pub struct OutlookJson {
     /// Whether all of it could begin at once.
     pub would_admit: bool,
-    /// Why not: `cost_above_burst`, `recovering`, `too_little` or `unknown_limit`.
+    /// Why not: `cost_above_burst`, `paused`, `recovering`, `too_little` or `unknown_limit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The same in words.
@@ -103,6 +103,7 @@ impl WouldAdmitJson {
                 Some("cost_above_burst"),
                 format!("a cost of {} is above the burst of {burst}: it can never be admitted", self.cost),
             ),
+            Some(Obstacle::Paused) => (Some("paused"), "an operator has paused the limit".to_owned()),
             Some(Obstacle::Recovering) => {
                 (Some("recovering"), "the coordinator waits for leases that it doesn't know".to_owned())
             }

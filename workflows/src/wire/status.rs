@@ -1,6 +1,7 @@
 //! What queries answer.
 
 use super::bound;
+use super::conduct::ConductJson;
 use super::config::{PolicyJson, VersionJson};
 use super::explain::StarvingJson;
 use super::lease::{ended_text, incarnation_text};
@@ -91,6 +92,9 @@ pub struct LimitRowJson {
     pub ramp_ends_us: Option<u64>,
     /// The burst now.
     pub burst: u64,
+    /// What an operator says of it beside how much it allows.
+    #[serde(default, skip_serializing_if = "ConductJson::is_default")]
+    pub conduct: ConductJson,
     /// Tokens that nobody holds.
     pub free_milli: u64,
     /// Debt of holders that are gone.
@@ -284,6 +288,7 @@ impl LimitRowJson {
             ramp_begins_us: view.ramp_begins.map(|begin| begin.0),
             ramp_ends_us: view.ramp_ends.map(|end| end.0),
             burst: view.burst,
+            conduct: ConductJson::of(view.conduct),
             free_milli: view.free.milli_floor(),
             debt_milli: (-view.free).milli_floor(),
             share_ppb: view.share.ppb(),

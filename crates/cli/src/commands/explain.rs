@@ -144,7 +144,7 @@ fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -
     text.push('\n');
     if limit.waiters.is_empty() {
         text.push_str("nobody waits\n");
-        return text;
+        return text + &why_part(limit, paint);
     }
     let mut waiters = Table::new(&[
         ("WAITS", Side::Left),
@@ -164,9 +164,17 @@ fn limit_part(limit: &ExplainLimitJson, at_us: u64, now_us: u64, paint: Paint) -
     }
     text.push_str(&waiters.render(paint));
     text.push_str(&left_out(limit.waiters_left_out));
+    text + &why_part(limit, paint)
+}
+
+/// Why somebody waits, or why nobody may.
+fn why_part(limit: &ExplainLimitJson, paint: Paint) -> String {
+    let mut text = String::new();
     for why in &limit.reasons {
         let waiters = if why.waiters == 1 { "1 waits".to_owned() } else { format!("{} wait", why.waiters) };
-        let label = format!("{}, {waiters} for {}: ", words(&why.reason), counted(why.tokens, "token"));
+        let waiters = format!(", {waiters} for {}", counted(why.tokens, "token"));
+        let waiters = if why.waiters == 0 { "" } else { &waiters };
+        let label = format!("{}{waiters}: ", words(&why.reason));
         text.push_str(&format!("\n{}", sentence(why, &label, paint)));
     }
     text

@@ -1,4 +1,5 @@
 use super::*;
+use tollgate_workflows::wire::conduct::ConductJson;
 use tollgate_workflows::wire::config::PolicyJson;
 use tollgate_workflows::wire::explain::{CandidateJson, PermitJson, StarvingJson, WorkerLimitJson};
 use tollgate_workflows::wire::status::LimitRowJson;
@@ -16,6 +17,7 @@ fn row() -> LimitRowJson {
         ramp_begins_us: None,
         ramp_ends_us: None,
         burst: 16,
+        conduct: ConductJson::default(),
         free_milli: 0,
         debt_milli: 0,
         share_ppb: 980_000_000,

@@ -2,16 +2,18 @@
 
 use super::{print, print_line};
 use crate::actor;
-use crate::args::{Change, Global, InitialKind, Limit, LimitSet, PolicyKind, Tier, Window};
+use crate::args::{Change, Global, InitialKind, Limit, LimitSet, PolicyKind, Switch, Tier, Window};
 use crate::connection::{Session, Workflow};
 use crate::failure::Failure;
 use crate::moment::{self, left};
 use crate::quantity::span_text;
 use crate::table::{Cell, Paint, Side, Table, printable};
+use std::collections::BTreeSet;
 use tollgate_activities::calendar;
 use tollgate_core::limit::CellKey;
 use tollgate_core::units::{LedgerTime, Span};
 use tollgate_workflows::config::view::{ConfigJson, ConfiguredLimitJson};
+use tollgate_workflows::wire::conduct::{ConductJson, percent_text};
 use tollgate_workflows::wire::config::{
     AppliedJson, ApplyJson, InitialJson, LimitJson, LimitPolicyJson, MeterJson, PolicyJson, WindowJson,
 };
@@ -53,6 +55,14 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
         }
         Limit::AbortRamp { name, change } => {
             let apply = ApplyJson { abort_ramps: vec![name.clone()], ..base(change) };
+            send(&session, &apply, global.json).await
+        }
+        Limit::Pause { names, change } => {
+            let apply = ApplyJson { pause: each_once(names), ..base(change) };
+            send(&session, &apply, global.json).await
+        }
+        Limit::Resume { names, change } => {
+            let apply = ApplyJson { resume: each_once(names), ..base(change) };
             send(&session, &apply, global.json).await
         }
         Limit::Check { name, cost, count, meter } => {
@@ -125,7 +135,7 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
                 &limit.rate_text
             }),
             Cell::new(limit.burst),
-            Cell::new(policy(&limit.policy) + &standing(limit)),
+            policy_cell(limit),
             Cell::new(span_text(limit.lease_ms)),
             Cell::warn_if(&ramps, !ramps.is_empty()),
         ]);
@@ -154,6 +164,18 @@ fn windows(limit: &ConfiguredLimitJson, now_us: u64) -> Option<String> {
     Some(format!("{}: next windows begin {next}{}", limit.limit, by.unwrap_or_default()))
 }
 
+/// How a limit counts, and what is special of it.
+fn policy_cell(limit: &ConfiguredLimitJson) -> Cell {
+    let ConductJson { paused, shadow, .. } = limit.conduct;
+    let state = match (paused, shadow) {
+        (true, _) => "PAUSED, ",
+        (false, true) => "shadow, ",
+        (false, false) => "",
+    };
+    let text = format!("{state}{}{}{}", policy(&limit.policy), standing(limit), conduct(&limit.conduct));
+    Cell::warn_if(text, paused || shadow)
+}
+
 /// How a limit counts, in a word or two.
 fn policy(policy: &PolicyJson) -> String {
     match policy {
@@ -166,6 +188,23 @@ fn policy(policy: &PolicyJson) -> String {
         PolicyJson::InFlight { drain_ms: 0 } => "at once".to_owned(),
         PolicyJson::InFlight { drain_ms } => format!("at once, drain {}", span_text(*drain_ms)),
     }
+}
+
+fn each_once(names: &[String]) -> Vec<String> {
+    names.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect()
+}
+
+/// What is special of a limit; empty when nothing is.
+fn conduct(conduct: &ConductJson) -> String {
+    let usual = ConductJson::default();
+    let mut text = String::new();
+    if conduct.reserve_ppb != usual.reserve_ppb {
+        text += &format!(", reserve {}", percent_text(conduct.reserve_ppb));
+    }
+    if conduct.when_lost != usual.when_lost {
+        text += &format!(", when lost {}", conduct.when_lost);
+    }
+    text
 }
 
 /// What a look found.
@@ -216,6 +255,9 @@ fn merge(
     limit.lease_ms = wanted.lease.map(Span::millis);
     limit.moved = wanted.moved;
     limit.queue = wanted.queue;
+    limit.reserve_ppb = wanted.reserve;
+    limit.shadow = wanted.shadow.map(|shadow| shadow == Switch::On);
+    limit.when_lost = wanted.when_lost;
     limit.initial = wanted.initial.map(|initial| match initial {
         InitialKind::Full => InitialJson::Full,
         InitialKind::Empty => InitialJson::Empty,
@@ -380,6 +422,7 @@ fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
 mod tests {
     use super::*;
     use tollgate_workflows::config::view::{CoordinatorKnowsJson, EffectiveLimitJson, RampJson};
+    use tollgate_workflows::wire::conduct::WhenLostJson;
     use tollgate_workflows::wire::config::{CalendarJson, ExactRateJson, RateJson};
     use tollgate_workflows::wire::status::UnreadableJson;
 
@@ -401,6 +444,7 @@ mod tests {
             lease_ms: 8_000,
             initial: InitialJson::Full,
             queue: None,
+            conduct: ConductJson::default(),
             escrowed: None,
             moved: false,
             rank: 0,
@@ -446,6 +490,9 @@ mod tests {
             time_zone: None,
             initial: None,
             queue: None,
+            reserve: None,
+            shadow: None,
+            when_lost: None,
             concurrency: None,
             drain: None,
             rate: None,
@@ -560,6 +607,24 @@ mod tests {
              b              0.000002/s         16  bucket  1m30s\n"
         );
         assert!(render(&[], NOW, Paint::OFF).starts_with("no limits yet"));
+    }
+
+    #[test]
+    fn what_is_special_of_a_limit_is_shown() {
+        let conduct = ConductJson {
+            paused: true,
+            shadow: true,
+            reserve_ppb: 125_000_000,
+            when_lost: WhenLostJson::Hold { part_ppb: 500_000_000 },
+        };
+        let shown = render(&[ConfiguredLimitJson { conduct, ..limit("a", 1_000_000) }], NOW, Paint::OFF);
+        assert!(shown.contains("  PAUSED, bucket, reserve 12.5%, when lost hold:50%  "), "{shown}");
+        let conduct = ConductJson { shadow: true, ..ConductJson::default() };
+        let shown = render(&[ConfiguredLimitJson { conduct, ..limit("a", 1_000_000) }], NOW, Paint::OFF);
+        assert!(shown.contains("  shadow, bucket  "), "{shown}");
+        let set = LimitSet { shadow: Some(Switch::Off), reserve: Some(0), ..wanted("a") };
+        let (sent, _) = merge(&config(), &set, NOW).unwrap();
+        assert_eq!((sent[0].shadow, sent[0].reserve_ppb, sent[0].when_lost), (Some(false), Some(0), None));
     }
 
     #[test]

@@ -190,9 +190,16 @@ fn limit_table() -> Table {
 
 fn limit_cells(row: &LimitRowJson, now_us: u64) -> Vec<Cell> {
     let recovering = row.recovering_until_us.filter(|until| *until > now_us);
+    let is_special = recovering.is_some() || row.conduct.paused || row.conduct.shadow;
     let mut kind = row.kind.clone();
     if let Some(until) = recovering {
         kind.push_str(&format!(", recovering for {}", left(until, now_us)));
+    }
+    if row.conduct.paused {
+        kind.push_str(", PAUSED");
+    }
+    if row.conduct.shadow {
+        kind.push_str(", shadow");
     }
     if row.removed {
         kind.push_str(", removed");
@@ -210,7 +217,7 @@ fn limit_cells(row: &LimitRowJson, now_us: u64) -> Vec<Cell> {
         Cell::new(out_text(row)),
         Cell::warn_if(waiting, row.waiting > 0),
         Cell::new(row.holders),
-        if row.removed { Cell::dim(kind) } else { Cell::warn_if(kind, recovering.is_some()) },
+        if row.removed { Cell::dim(kind) } else { Cell::warn_if(kind, is_special) },
     ]
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use tollgate_core::limit::CellKey;
+use tollgate_workflows::wire::conduct::ConductJson;
 use tollgate_workflows::wire::config::PolicyJson;
 use tollgate_workflows::wire::explain::StarvingJson;
 use tollgate_workflows::wire::status::{LimitCellJson, UnreadableJson};
@@ -18,6 +19,7 @@ pub(crate) fn row(limit: &str, rate: u64) -> LimitRowJson {
         ramp_begins_us: None,
         ramp_ends_us: None,
         burst: 16,
+        conduct: ConductJson::default(),
         free_milli: 3_290,
         debt_milli: 0,
         share_ppb: 980_000_000,
@@ -68,6 +70,7 @@ fn a_calm_group_is_one_line_and_a_table() {
         kind: "tokens".to_owned(),
         waiting: 3,
         debt_milli: 2_500,
+        conduct: ConductJson::default(),
         free_milli: 0,
         ..row("reports", 0)
     };

@@ -341,10 +341,16 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, board: &Board, now_us: u64) {
             Some(admitted) => rate_text(admitted, row.rate_micro),
             None => "…".to_owned(),
         };
-        let is_unwell = row.starving.is_some() || row.recovering_until_us.is_some_and(|until| until > now_us);
+        let is_unwell = row.starving.is_some()
+            || row.conduct.paused
+            || row.recovering_until_us.is_some_and(|until| until > now_us);
         let rate = if is_permits { format!("{} at once", row.burst) } else { rate_cell(row, now_us) };
         Row::new([
-            Cell::from(printable(&key_text(row))).style(if is_unwell { alarm() } else { Style::new() }),
+            Cell::from(printable(&key_text(row)) + conduct_text(row)).style(if is_unwell {
+                alarm()
+            } else {
+                Style::new()
+            }),
             right(rate).style(warn_if(row.ramp_ends_us.is_some_and(|end| end > now_us))),
             right(used),
             right(format!("{}%", board.used_ppm(row) / 10_000)),
@@ -367,6 +373,15 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, board: &Board, now_us: u64) {
     let table = Table::new(shown, widths).header(header.style(bold)).row_highlight_style(reversed);
     let mut state = TableState::new().with_selected(board.index(&rows));
     frame.render_stateful_widget(table, area, &mut state);
+}
+
+/// What an operator has done to a limit beside its figures.
+fn conduct_text(row: &LimitRowJson) -> &'static str {
+    match (row.conduct.paused, row.conduct.shadow) {
+        (true, _) => " (paused)",
+        (false, true) => " (shadow)",
+        (false, false) => "",
+    }
 }
 
 fn draw_detail(frame: &mut Frame<'_>, area: Rect, board: &Board, detail: &LimitDetailJson, now_us: u64) {

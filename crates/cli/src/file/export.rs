@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use tollgate_core::limit::{CellKey, check_rate};
 use tollgate_core::units::Span;
 use tollgate_workflows::config::view::ConfiguredLimitJson;
+use tollgate_workflows::wire::conduct::{ConductJson, percent_text};
 use tollgate_workflows::wire::config::{ExactRateJson, InitialJson, PolicyJson, RateJson};
 
 /// The file that says what is configured, and what it can't say.
@@ -95,6 +96,19 @@ fn fields(limit: &ConfiguredLimitJson, note: &mut dyn FnMut(String)) -> Option<M
     if let Some(queue) = limit.queue {
         put("queue", queue.into());
     }
+    let (conduct, usual) = (limit.conduct, ConductJson::default());
+    if conduct.reserve_ppb != usual.reserve_ppb {
+        put("reserve", percent_text(conduct.reserve_ppb).into());
+    }
+    if conduct.shadow {
+        put("shadow", true.into());
+    }
+    if conduct.when_lost != usual.when_lost {
+        put("when_lost", conduct.when_lost.to_string().into());
+    }
+    if conduct.paused {
+        note("paused, which a file doesn't say: see `tollgate limit resume`".to_owned());
+    }
     Some(fields)
 }
 
@@ -162,6 +176,9 @@ mod tests {
             [limits.closed]
             rate = 0
             queue = 5
+            reserve = \"12.5%\"
+            shadow = true
+            when_lost = \"hold:0.5%\"
             [limits.tiered.tiers.z]
             rate = \"6/s\"
             [limits.tiered.tiers.a]

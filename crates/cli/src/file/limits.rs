@@ -5,6 +5,7 @@ use crate::quantity;
 use tollgate_activities::calendar;
 use tollgate_core::limit::{CellKey, check_label, check_name};
 use tollgate_core::units::{LedgerTime, Span};
+use tollgate_workflows::wire::conduct::{ConductJson, WhenLostJson};
 use tollgate_workflows::wire::config::{InitialJson, LimitJson, LimitPolicyJson, RateJson, WindowJson};
 
 /// What a file may have.
@@ -14,8 +15,21 @@ pub const LIMIT_FIELDS: &[&str] = &["meters"];
 /// What a meter may have beyond what a tier of it may have.
 pub const METER_FIELDS: &[&str] = &["tiers"];
 /// What a tier, and a meter that has one, may have.
-pub const CELL_FIELDS: &[&str] =
-    &["rate", "burst", "lease", "policy", "concurrency", "drain", "initial", "queue", "window", "time_zone"];
+pub const CELL_FIELDS: &[&str] = &[
+    "rate",
+    "burst",
+    "lease",
+    "policy",
+    "concurrency",
+    "drain",
+    "initial",
+    "queue",
+    "window",
+    "time_zone",
+    "reserve",
+    "shadow",
+    "when_lost",
+];
 /// What a tier may have beyond that.
 pub const TIER_FIELDS: &[&str] = &["rank", "floor", "lend"];
 /// The policies, by their names on the command line. `concurrency` has one of its own.
@@ -107,6 +121,9 @@ struct Fields {
     drain: Option<Span>,
     initial: Option<InitialJson>,
     queue: Option<u64>,
+    reserve: Option<u32>,
+    shadow: Option<bool>,
+    when_lost: Option<WhenLostJson>,
     window: Option<WindowJson>,
     time_zone: Option<String>,
     rank: Option<u32>,
@@ -124,6 +141,9 @@ impl Fields {
             drain: self.drain.or(all.drain),
             initial: self.initial.or(all.initial),
             queue: self.queue.or(all.queue),
+            reserve: self.reserve.or(all.reserve),
+            shadow: self.shadow.or(all.shadow),
+            when_lost: self.when_lost.or(all.when_lost),
             window: self.window.or(all.window),
             time_zone: self.time_zone.or_else(|| all.time_zone.clone()),
             ..self
@@ -232,7 +252,13 @@ impl File {
         }
         self.problems.append(&mut twice);
         for (place, meter, fields) in meters {
-            let fields = Fields { lease: fields.lease.or(own.lease), ..fields };
+            let fields = Fields {
+                lease: fields.lease.or(own.lease),
+                reserve: fields.reserve.or(own.reserve),
+                shadow: fields.shadow.or(own.shadow),
+                when_lost: fields.when_lost.or(own.when_lost),
+                ..fields
+            };
             for (place, tier, fields) in tiers_of(place, fields) {
                 let named = tier.as_ref().map(|(name, ..)| format!(", tier {name:?}")).unwrap_or_default();
                 match complete(name, &meter, fields, self.now) {
@@ -263,6 +289,12 @@ impl File {
                 "policy" => fields.policy = self.choice("policy", node, POLICIES),
                 "initial" => fields.initial = self.choice("initial", node, INITIALS),
                 "window" => fields.window = self.choice("window", node, WINDOWS),
+                "reserve" => fields.reserve = self.text("reserve", node, quantity::reserve),
+                "when_lost" => fields.when_lost = self.text("when_lost", node, quantity::when_lost),
+                "shadow" => match node.value {
+                    Value::Bool(shadow) => fields.shadow = Some(shadow),
+                    _ => self.wrong("shadow", node, "true, false"),
+                },
                 "queue" => fields.queue = self.read("queue", node, quantity::queue),
                 "time_zone" => match &node.value {
                     Value::Text(zone) => fields.time_zone = Some(zone.clone()),
@@ -332,6 +364,10 @@ impl File {
         node: &Node,
         read: impl Fn(&str) -> Result<Span, String>,
     ) -> Option<Span> {
+        self.text(field, node, read)
+    }
+
+    fn text<T>(&mut self, field: &str, node: &Node, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let text = match &node.value {
             Value::Text(text) => text.clone(),
             other => other.shown(),
@@ -388,6 +424,10 @@ fn complete(name: &str, meter: &str, fields: Fields, now: LedgerTime) -> Result<
     limit.lease_ms = fields.lease.map(Span::millis);
     limit.initial = fields.initial;
     limit.queue = fields.queue;
+    let usual = ConductJson::default();
+    limit.reserve_ppb = Some(fields.reserve.unwrap_or(usual.reserve_ppb));
+    limit.shadow = Some(fields.shadow.unwrap_or(usual.shadow));
+    limit.when_lost = Some(fields.when_lost.unwrap_or(usual.when_lost));
     if let Some(concurrency) = fields.concurrency {
         if fields.rate.is_some() || fields.burst.is_some() || fields.policy.is_some() {
             return Err("concurrency is given, allowed: no rate, burst or policy beside it".to_owned());

@@ -26,6 +26,8 @@ use tollgate_workflows::wire::status::StatusJson;
 
 /// Every test's namespace. They are made when the server starts: later ones would take seconds to be known everywhere.
 const NAMESPACES: &[&str] = &[
+    "paused",
+    "conduct",
     "hostile-coordinator",
     "hostile-config",
     "limits",

@@ -266,3 +266,69 @@ fn no_interval_ever_has_more_than_burst_and_rate_whatever_is_put_back() {
         }
     }
 }
+
+#[test]
+fn what_is_held_alone_is_part_of_the_last_lease_claims_nothing_and_is_void_at_an_answer() {
+    let lease = terms(20, 20, 100, Terms::Minted);
+    let mut bucket = Bucket::new(&lease);
+    let Bucket { mint, level } = &mut bucket;
+    let last = *mint.held().unwrap();
+    let half = Share::from_ppb(500_000_000).unwrap();
+    assert!(!mint.hold(level, at(SECOND), &last, half), "not beside a lease");
+    let end = last.expires.0;
+    assert!(mint.hold(level, at(end), &last, half));
+    assert!(mint.is_alone() && mint.is_alive(at(end)) && mint.claim(level).is_none());
+    assert_eq!((level.level(), mint.held().unwrap().share), (0, half), "nothing of the lease is left");
+    // Half of the rate, up to half of the cap.
+    mint.refill(level, at(end + SECOND / 10));
+    assert_eq!(level.level(), 4);
+    mint.refill(level, at(end + 5 * SECOND));
+    assert_eq!(level.level(), 10);
+    let returned = mint.returned();
+    assert_eq!(mint.give_back(level, 5), 0);
+    mint.give_back_all(level);
+    mint.lower_cap(level);
+    mint.lower_share(level, Share::ZERO, at(end + 5 * SECOND));
+    assert_eq!((level.level(), mint.returned(), mint.held().unwrap().share), (10, returned, half));
+    // It lasts as long as it is asked to, and ends by itself.
+    let again = end + 5 * SECOND;
+    assert!(mint.hold(level, at(again), &last, half));
+    assert!(mint.is_alive(at(again + 59 * SECOND)) && !mint.is_alive(at(again + 60 * SECOND)));
+    // An answer that comes too late to be acted on ends it just as well.
+    let name = LeaseName { epoch: 1, seq: 2 };
+    let arrival = |sent: u64, now: u64| Arrival {
+        now: at(now),
+        sent: at(sent),
+        spent_at_sending: 0,
+        name,
+        granted: LedgerTime(sent),
+    };
+    assert!(!mint.apply(level, &arrival(0, again), &lease));
+    assert!(!mint.is_alone() && mint.held().is_none() && level.level() == 0);
+    assert!(mint.hold(level, at(again + SECOND), &last, half));
+    mint.refill(level, at(again + 3 * SECOND));
+    assert_eq!(level.level(), 10);
+    assert!(mint.apply(level, &arrival(again + 3 * SECOND, again + 3 * SECOND), &lease));
+    assert_eq!(
+        (level.level(), mint.returned()),
+        (20, returned),
+        "what it brings, and nothing of what was there"
+    );
+}
+
+#[test]
+fn conserved_tokens_that_are_out_are_among_those_that_are_held_alone() {
+    for policy in [Terms::OnRelease, Terms::After(Span::from_secs(10))] {
+        let mut bucket = Bucket::new(&terms(8, 0, 0, policy));
+        bucket.take(3);
+        let Bucket { mint, level } = &mut bucket;
+        let last = *mint.held().unwrap();
+        let end = last.expires.0;
+        let part = Share::from_ppb(500_000_000).unwrap();
+        mint.refill(level, at(end));
+        assert!(mint.hold(level, at(end), &last, part) && mint.claim(level).is_none(), "{policy:?}");
+        assert_eq!((level.level(), mint.out(level)), (1, 3), "{policy:?}");
+        mint.end(level);
+        assert_eq!((level.level(), mint.out(level)), (-3, 3), "{policy:?}");
+    }
+}

@@ -49,8 +49,6 @@ pub(super) struct Wish {
     pub turn_until: Option<LedgerTime>,
 }
 
-/// The part of the burst that is not prefetched while the rest suffices: for newcomers, in tenths.
-const RESERVE_TENTHS: u64 = 2;
 /// Shares need this many tokens per worker and heartbeat, in thousandths; below it counted tokens are fairer.
 const SHARES_MILLI_MIN: u64 = 2_000;
 /// A share that would change by less than this is left as it is, so that noise costs no messages: 0.5% of the rate, and
@@ -228,7 +226,7 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
     }
     let fleet = fleet(cell, now);
     let burst = cell.config.burst.min_over(now, now + cell.config.lease);
-    let reserve = reserve(burst, fleet.needed);
+    let reserve = reserve(cell, burst, fleet.needed);
     let rate = cell.config.rate.at(now).micro_per_second();
     // What is lost for good, and be it a thousandth, would never be made up for while others mint the whole rate. Whoever lacks it for
     // its next piece of work would wait for ever. A part of the rate that is less than noise would stay with who has it.
@@ -260,8 +258,9 @@ fn shares(cell: &Cell, holder: Holder, report: &CellReport, turn: &Turn) -> Wish
 }
 
 /// The part of the burst that is kept for newcomers while `needed` tokens must be held at once.
-pub(super) fn reserve(burst: Amount, needed: u64) -> Amount {
-    let reserve = burst.scale_floor(RESERVE_TENTHS, 10);
+pub(super) fn reserve(cell: &Cell, burst: Amount, needed: u64) -> Amount {
+    let part = cell.config.conduct.reserve;
+    let reserve = burst.scale_floor(u64::from(part.ppb()), u64::from(Share::ONE.ppb()));
     if burst - reserve >= Amount::tokens(needed) { reserve } else { Amount::ZERO }
 }
 
@@ -385,7 +384,7 @@ fn tokens(cell: &mut Cell, holder: Holder, report: &CellReport, turn: &Turn) -> 
         cell.holders.get(&holder).and_then(|holding| holding.place).filter(|place| now <= place.until);
     let mine = line(cell, class, place.map_or(u64::MAX, |place| place.number));
     let ahead = Amount::tokens(waiting_before(cell, Some(mine), now));
-    let kept = left_alone(cell, class, reserve(burst, fleet(cell, now).needed));
+    let kept = left_alone(cell, class, reserve(cell, burst, fleet(cell, now).needed));
     let usable = cell.free - ahead - kept;
     if usable >= first {
         // A fair part when many wait, but never less than its next piece of work needs.

@@ -425,6 +425,9 @@ impl Cell {
         let terms = if self.is_recovering(turn.now) && self.closed {
             let due = self.recovering_until.map(|until| until.since(turn.now));
             LeaseTerms { due, ..none }
+        } else if self.config.conduct.paused {
+            // What is in flight goes on, and while memory is lost it counts as it is claimed.
+            LeaseTerms { confirm: self.is_recovering(turn.now), ..none }
         } else if self.is_recovering(turn.now) {
             self.confirm(holder, report, turn, before.unwrap_or_default())
         } else if turn.evicted || class == Class::Barred {

@@ -29,8 +29,8 @@ const GROUPS: u64 = 128;
 const GRAIN_MIN: Span = Span::from_millis(10);
 /// The most groups, twice those of one window; beyond it tokens join the last one, and are away for longer.
 pub const AWAY_MAX: usize = 256;
-/// The part of the tokens that is not lent while the rest suffices: for newcomers, in tenths.
-const RESERVE_TENTHS: u64 = 2;
+/// Of fewer tokens than this nothing is kept for newcomers: each one counts.
+const RESERVE_OF: u64 = 10;
 /// How long a place is kept beyond the time at which its holder was told to come back.
 const PLACE_GRACE: Span = Span::from_secs(2);
 
@@ -307,7 +307,7 @@ impl Cell {
             mine
         } else if wanted <= all {
             // Nobody is short: keep what is used to be needed, as far as a reserve for newcomers stays.
-            let reserve = all / 10 * RESERVE_TENTHS;
+            let reserve = self.config.conduct.reserve.of(all - all % RESERVE_OF);
             let spare = (all - wanted).saturating_sub(reserve);
             mine.saturating_add(spare / (2 * wants.len() as u64))
         } else {

@@ -66,6 +66,8 @@ pub enum Reason {
     UnknownLimit,
     /// An operator's target of zero for this worker.
     Evicted,
+    /// An operator has paused the limit.
+    Paused,
     /// Memory was lost: nothing new is granted before all leases that may be out have ended.
     Recovering {
         /// When that is.
@@ -273,7 +275,7 @@ impl Ledger {
         let now = self.state().now;
         let window = cell.room.last.filter(|window| window.left_room)?;
         let long = cell.config.lease.scale_ceil(STARVED_LEASES, 1);
-        if cell.removed || self.recovering(cell).is_some() {
+        if cell.removed || cell.config.conduct.paused || self.recovering(cell).is_some() {
             return None;
         }
         let starves = |since: LedgerTime| since <= window.from && since + long <= now;
@@ -469,7 +471,7 @@ impl<'a> Facts<'a> {
         if let Some(reason) = by_rate.or_else(|| self.by_holders(self.needed)) {
             return reason;
         }
-        let kept = reserve(Amount::tokens(self.burst), self.needed);
+        let kept = reserve(self.cell, Amount::tokens(self.burst), self.needed);
         let cost = Amount::tokens(cost);
         let is_kept = self.cell.free >= cost && self.cell.free - kept < cost && holding.held < cost;
         if self.cell.kind == Kind::Shares && is_kept {
@@ -483,6 +485,9 @@ impl<'a> Facts<'a> {
         let config = &self.cell.config;
         if self.cell.removed {
             return Some(Reason::UnknownLimit);
+        }
+        if config.conduct.paused {
+            return Some(Reason::Paused);
         }
         if let Some(until) = self.ledger.recovering(self.cell) {
             return Some(Reason::Recovering { until });
@@ -534,7 +539,7 @@ impl Room {
 impl Cell {
     /// Ends the window under way when it is long enough. The cell must have been advanced to `now`.
     pub(super) fn watch(&mut self, now: LedgerTime, heartbeat: Span) {
-        if self.is_recovering(now) || self.removed {
+        if self.is_recovering(now) || self.removed || self.config.conduct.paused {
             self.room = Room::begin(now, self.used);
             return;
         }

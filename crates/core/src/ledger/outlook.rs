@@ -28,6 +28,8 @@ pub struct Outlook {
 pub enum Obstacle {
     /// One piece of the work costs more than the burst.
     CostAboveBurst,
+    /// An operator has paused it.
+    Paused,
     /// Leases that the ledger doesn't know have to end first.
     Recovering,
     /// There is less than that.
@@ -47,6 +49,8 @@ impl Ledger {
         let burst = cell.config.burst_tokens(at);
         let (obstacle, after) = if cost > burst {
             (Some(Obstacle::CostAboveBurst), None)
+        } else if cell.config.conduct.paused {
+            (Some(Obstacle::Paused), None)
         } else if cell.is_recovering(at) {
             (Some(Obstacle::Recovering), cell.recovering_until.map(|until| until.since(at)))
         } else if wanted > available {

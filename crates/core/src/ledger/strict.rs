@@ -92,6 +92,8 @@ pub enum AcquireOutcome {
     NotGranted,
     /// The queue is full.
     QueueFull,
+    /// An operator has paused the limit. A place in the queue is lost.
+    Paused,
 }
 
 /// How a strict permit ended.
@@ -232,6 +234,10 @@ impl Cell {
             }
             None => None,
         };
+        if self.config.conduct.paused && !acquire.auto {
+            self.strict.remove(&acquire.id);
+            return AcquireOutcome::Paused;
+        }
         let burst = whole_tokens(self.burst_for(now, acquire.lease, rules));
         if acquire.cost > burst {
             self.strict.remove(&acquire.id);
@@ -241,8 +247,12 @@ impl Cell {
         let own = line(self, Class::Own, place.map_or(u64::MAX, |place| place.number));
         let ahead = waiting_before(self, Some(own), now);
         let usable = self.usable(now, acquire.lease, ahead, rules);
-        let grantable = usable >= cost && !self.is_recovering(now);
-        let due = if self.is_recovering(now) {
+        // Whoever can't come back waits as long as it takes.
+        let paused = self.config.conduct.paused;
+        let grantable = usable >= cost && !self.is_recovering(now) && !paused;
+        let due = if paused {
+            None
+        } else if self.is_recovering(now) {
             self.recovering_until.map(|until| until.since(now))
         } else {
             strict_time(self, now, cost - usable)
@@ -356,6 +366,7 @@ impl Cell {
         }
         while !self.is_recovering(now)
             && !self.removed
+            && !self.config.conduct.paused
             && let Some((id, cost, lease, number)) = self.first_auto()
         {
             let own = line(self, Class::Own, number);
@@ -388,7 +399,8 @@ impl Cell {
 
     /// When the first of those whom the ledger serves by itself may be served.
     fn next_auto(&self, now: LedgerTime) -> Option<LedgerTime> {
-        let (_, cost, _, number) = self.first_auto().filter(|_| !self.removed)?;
+        let (_, cost, _, number) =
+            self.first_auto().filter(|_| !self.removed && !self.config.conduct.paused)?;
         if let Some(until) = self.recovering_until {
             return Some(until);
         }

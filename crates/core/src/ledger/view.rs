@@ -4,7 +4,7 @@ use super::Ledger;
 use super::alloc_share::{Kind, KindReason, kind_reason, waiting};
 use super::cell::{Cell, Holder, Holding};
 use super::explain::{Waiter, is_silent};
-use crate::limit::CellKey;
+use crate::limit::{CellKey, Conduct};
 use crate::message::Incarnation;
 use crate::policy::Policy;
 use crate::units::{Amount, LedgerTime, Share, Span};
@@ -31,6 +31,8 @@ pub struct CellView {
     pub burst: u64,
     /// How used tokens become usable again.
     pub policy: Policy,
+    /// What an operator says of it beside how much it allows.
+    pub conduct: Conduct,
     /// Tokens that nobody holds.
     pub free: Amount,
     /// Conserved tokens that nobody accounts for and that are not usable yet.
@@ -123,6 +125,7 @@ impl Ledger {
             ramp_ends: (now < ends).then_some(ends),
             burst: cell.config.burst_tokens(now),
             policy: cell.config.policy.clone(),
+            conduct: cell.config.conduct,
             // After a cut more may be out than there is: that is no debt.
             free: if cell.config.policy.conserves() { cell.free.at_least_zero() } else { cell.free },
             away: cell.away.total(),

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! limit LIMIT rate=100/s burst=20 [lease=10s] [empty] [rank=1] [floor=0.4] [lend]   adds or changes a limit, at once
+//!     [reserve=0.2] [paused|resumed]
 //! configure [LIMIT [rate=[A->]B] [burst=[A->]B] [over=15s] [lease=..] [moved] | LIMIT remove] [version=RUN.N]
 //! worker W [drift=+1000ppm] [wall=+2s]               leases every limit that there is
 //! borrow W LIMIT                                     leases it for a higher tier
@@ -17,6 +18,7 @@
 //! spend W[,W..] N|all [limit=LIMIT] [pause=30s] [for=10s]   `for`: everything there is, every 10 ms
 //! give W N [limit=LIMIT]        refund W N charged=TIME [limit=LIMIT]        overdraw W N [limit=LIMIT]
 //! show W [limit=LIMIT]                               its bucket
+//! hold W 0.5 [limit=LIMIT]                           has lost the ledger: goes on with this part of its last lease
 //! run 60s [W[:TIER]=WAITING ..] [delay=5ms]          the fleet works by itself
 //! pause W   suspend W [clock-stops]   resume W   crash W   restart W   fork W COPY   revoke W   evict W
 //! acquire ID [LIMIT] [cost=1] [lease=10s] [auto]     use ID      settle ID [LIMIT] used=1
@@ -69,6 +71,7 @@ pub fn execute(world: &mut World, line: &str) -> Lines {
         "spend" => spend(world, &mut args),
         "give" | "refund" | "overdraw" | "release" => correct(world, &mut args),
         "show" => bucket(world, &mut args),
+        "hold" => hold(world, &mut args),
         "run" => run(world, &mut args),
         "worker" | "borrow" | "pause" | "suspend" | "resume" | "crash" | "restart" | "fork" | "revoke"
         | "evict" => worker(world, &mut args),
@@ -186,6 +189,8 @@ fn changed(
     config.priority.rank = u32::try_from(rank).map_err(|_| "rank: too large")?;
     config.priority.floor = args.get_or("floor", args::share, config.priority.floor)?;
     config.priority.lends |= args.flag("lend");
+    config.conduct.reserve = args.get_or("reserve", args::share, config.conduct.reserve)?;
+    config.conduct.paused = (config.conduct.paused || args.flag("paused")) && !args.flag("resumed");
     config.fresh = !args.flag("moved");
     if args.flag("empty") {
         config.initial = Initial::Empty;
@@ -259,6 +264,17 @@ fn correct(world: &mut World, args: &mut Args) -> Lines {
         }
     };
     Ok(vec![line])
+}
+
+fn hold(world: &mut World, args: &mut Args) -> Lines {
+    let name = args.word("a worker")?;
+    let part = args::share(&args.word("a part")?).ok_or("hold: not a part")?;
+    let (key, now) = (limit_of(world, args)?, world.now);
+    let worker = world.worker_mut(&name).map_err(told)?;
+    let (index, at) = (worker.index_of(&key).ok_or("no such limit")?, worker.now(now));
+    let cell = worker.client.cell_mut(index).ok_or("no such limit")?;
+    let text = if cell.hold(at, part) { "goes on alone" } else { "has nothing to go on with" };
+    Ok(vec![format!("{name} {text}")])
 }
 
 fn bucket(world: &mut World, args: &mut Args) -> Lines {

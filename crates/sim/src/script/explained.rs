@@ -82,6 +82,7 @@ fn why(reason: Reason, now: LedgerTime) -> String {
     match reason {
         Reason::UnknownLimit => "no such limit".to_string(),
         Reason::Evicted => "evicted".to_string(),
+        Reason::Paused => "paused".to_string(),
         Reason::Recovering { until } => format!("recovering for {}", span(until.since(now))),
         Reason::NotHeard { since } => format!("not heard for {}", span(now.since(since))),
         Reason::CostAboveBurst { cost, burst } => format!("cost {cost} above burst {burst}"),

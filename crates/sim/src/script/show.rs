@@ -81,6 +81,7 @@ pub fn outlook(name: &str, outlook: &Outlook) -> String {
     let why = match outlook.obstacle {
         None => "would be admitted",
         Some(Obstacle::CostAboveBurst) => "the cost is above the burst",
+        Some(Obstacle::Paused) => "paused",
         Some(Obstacle::Recovering) => "recovering",
         Some(Obstacle::TooLittle) => "too little",
     };
@@ -190,6 +191,7 @@ pub fn acquired(outcome: &AcquireOutcome) -> String {
         AcquireOutcome::UnknownId => "no such permit".to_string(),
         AcquireOutcome::NotGranted => "still waits".to_string(),
         AcquireOutcome::QueueFull => "the queue is full".to_string(),
+        AcquireOutcome::Paused => "paused".to_string(),
         AcquireOutcome::IdTaken { cost } => format!("this id has asked for {cost}"),
     }
 }
@@ -227,6 +229,9 @@ fn cell_status(cell: &CellView, now: LedgerTime) -> Vec<String> {
     }
     if let Some(until) = cell.recovering_until {
         head += &format!(", recovering for {}", span(until.since(now)));
+    }
+    if cell.conduct.paused {
+        head += ", paused";
     }
     if cell.removed {
         head += ", removed";

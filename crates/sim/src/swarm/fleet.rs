@@ -10,7 +10,7 @@ use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome};
 use tollgate_core::limit::{CellConfig, CellKey, LEASE_MAX, MARGIN, Version, counted};
 use tollgate_core::rules::Rules;
-use tollgate_core::units::Span;
+use tollgate_core::units::{Share, Span};
 
 const SECOND: u64 = 1_000_000;
 /// A run that would do more than this is cut short: it is as good as the next one.
@@ -45,6 +45,7 @@ enum Event {
     },
     Fault,
     StrictWork,
+    Pause,
     Ledger,
 }
 
@@ -87,10 +88,12 @@ pub(super) struct Run {
     healed: bool,
     removed_until: u64,
     stepped: u64,
+    /// What an operator does beside changing amounts is drawn by this, so that other runs of a seed are the same without it.
+    operator: Option<Rng>,
 }
 
-/// Plays `seed` under `rules`.
-pub(super) fn play(seed: u64, rules: Rules) -> Run {
+/// Plays `seed` under `rules`; `operated`: limits have reserves of their own, and are paused and resumed.
+pub(super) fn play(seed: u64, rules: Rules, operated: bool) -> Run {
     let mut rng = Rng::new(seed ^ 0x7011_6a7e);
     let plan = Plan::draw(&mut rng);
     let mut run = Run {
@@ -111,6 +114,7 @@ pub(super) fn play(seed: u64, rules: Rules) -> Run {
         healed: false,
         removed_until: 0,
         stepped: 0,
+        operator: operated.then(|| Rng::new(seed ^ 0x0be_7a7e)),
     };
     run.set_up();
     run.go(run.plan.length);
@@ -165,6 +169,14 @@ impl Run {
                 config.key.tier = (*tier).to_string();
                 cells.push(config);
             }
+        }
+        if let Some(rng) = self.operator.as_mut().filter(|_| !self.plan.calm) {
+            let parts = [0, 200_000_000, 500_000_000];
+            for cell in &mut cells {
+                cell.conduct.reserve = Share::from_ppb(pick(rng, &parts)).unwrap_or(cell.conduct.reserve);
+            }
+            let first = rng.below(2 * self.plan.lease_ms * 1_000);
+            self.at(first, Event::Pause);
         }
         self.base.clone_from(&cells);
         self.configure(cells);
@@ -262,6 +274,7 @@ impl Run {
                 }
             }
             Event::StrictWork => self.strict_work(),
+            Event::Pause => self.pause_limit(),
             Event::Ledger => {
                 let ledger = self.machine.world.ledger();
                 if ledger.next_due().is_some_and(|due| due <= self.machine.world.ledger_time()) {
@@ -690,6 +703,27 @@ impl Run {
             }
         }
         self.configure(cells);
+    }
+
+    /// Pauses a limit, or resumes it.
+    fn pause_limit(&mut self) {
+        if self.healed {
+            return;
+        }
+        if self.now < self.removed_until {
+            return self.at(self.removed_until + 1, Event::Pause);
+        }
+        let lease = self.lease();
+        let Some(rng) = &mut self.operator else { return };
+        let (index, next) = (rng.below(self.cells.len() as u64), self.now + rng.below(2 * lease));
+        let mut cells = self.cells.clone();
+        let Some(one) = usize::try_from(index).ok().and_then(|index| cells.get(index)) else { return };
+        let (name, paused) = (one.key.limit.clone(), !one.conduct.paused);
+        for cell in cells.iter_mut().filter(|cell| cell.key.limit == name) {
+            cell.conduct.paused = paused;
+        }
+        self.configure(cells);
+        self.at(next, Event::Pause);
     }
 
     fn remove_limit(&mut self) {

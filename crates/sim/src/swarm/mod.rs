@@ -38,7 +38,15 @@ const UTILIZATION_LEAST: u64 = 900_000;
 
 /// Plays a seed under `rules`.
 pub fn run(seed: u64, rules: Rules) -> Outcome {
-    let mut run = fleet::play(seed, rules);
+    outcome(seed, fleet::play(seed, rules, false))
+}
+
+/// The same with an operator who pauses and resumes limits, and keeps other parts of their bursts for newcomers.
+pub fn run_operated(seed: u64, rules: Rules) -> Outcome {
+    outcome(seed, fleet::play(seed, rules, true))
+}
+
+fn outcome(seed: u64, mut run: fleet::Run) -> Outcome {
     if let Some(ppm) = run.utilization_ppm.filter(|ppm| *ppm < UTILIZATION_LEAST) {
         run.machine.note(Kind::Unused, format!("a calm fleet used {ppm} millionths of its limit"));
     }

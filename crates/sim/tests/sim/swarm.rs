@@ -25,6 +25,20 @@ fn fresh_fleets_keep_their_limits_under_any_fault() {
 }
 
 #[test]
+fn limits_that_are_paused_and_resumed_keep_to_their_bounds_under_any_fault() {
+    let (mut paused, mut refused) = (0, 0);
+    for seed in 2_000_000..2_000_150 {
+        let outcome = swarm::run_operated(seed, Rules::ALL);
+        let text: String = outcome.steps.iter().map(ToString::to_string).collect();
+        paused += u32::from(text.contains("paused"));
+        refused += u32::from(outcome.books.iter().any(|line| line.ends_with(", paused")));
+        let found = &outcome.violation;
+        assert!(found.is_none(), "seed {seed}: {found:?}");
+    }
+    assert!(paused > 100 && refused > 10, "{paused} runs with a pause, {refused} that end in one");
+}
+
+#[test]
 fn a_seed_gives_the_same_run_every_time() {
     for seed in 0..10 {
         let steps = |outcome: &Outcome| outcome.steps.iter().map(ToString::to_string).collect::<Vec<_>>();

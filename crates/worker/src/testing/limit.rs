@@ -4,7 +4,7 @@ use super::time::micros;
 use serde_json::json;
 use std::time::Duration;
 use tollgate_core::curve::Rate;
-use tollgate_core::limit::{CellConfig, CellKey};
+use tollgate_core::limit::{CellConfig, CellKey, WhenLost};
 use tollgate_core::policy::Policy;
 use tollgate_core::units::{Share, Span};
 use tollgate_workflows::wire::config::LimitJson;
@@ -97,6 +97,41 @@ impl TestLimit {
         self
     }
 
+    /// An operator has paused it: everything is refused with [`Reason::Paused`](crate::Reason::Paused).
+    #[must_use]
+    pub fn paused(mut self) -> TestLimit {
+        self.config.conduct.paused = true;
+        self
+    }
+
+    /// It refuses nothing, and counts what it would refuse.
+    #[must_use]
+    pub fn shadow(mut self) -> TestLimit {
+        self.config.conduct.shadow = true;
+        self
+    }
+
+    /// When the lease has ended and the coordinator is lost, work goes on at so much of the last share, in percent.
+    #[must_use]
+    pub fn hold_when_lost(mut self, percent: u32) -> TestLimit {
+        self.config.conduct.when_lost = WhenLost::Hold(share_of(percent));
+        self
+    }
+
+    /// When the lease has ended and the coordinator is lost, everything is let through.
+    #[must_use]
+    pub fn open_when_lost(mut self) -> TestLimit {
+        self.config.conduct.when_lost = WhenLost::Open;
+        self
+    }
+
+    /// The part of its burst that is kept for gates that are new, in percent: 0 to 50, 20 unless set.
+    #[must_use]
+    pub fn reserve(mut self, percent: u32) -> TestLimit {
+        self.config.conduct.reserve = share_of(percent);
+        self
+    }
+
     /// Makes it one of several tiers of its limit, with a rate and a burst of its own; `rank` is its place, 0 the highest. It keeps
     /// all that it wants, and higher tiers borrow what it leaves.
     #[must_use]
@@ -130,6 +165,11 @@ impl TestLimit {
     pub(super) fn key(&self) -> &CellKey {
         &self.config.key
     }
+}
+
+/// Percent as a part; what is above 100 is all.
+fn share_of(percent: u32) -> Share {
+    Share::from_ppb(percent.saturating_mul(10_000_000)).unwrap_or(Share::ONE)
 }
 
 /// As the coordinator knows it: with ramps.

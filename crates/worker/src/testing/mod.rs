@@ -95,6 +95,7 @@
 //! | [`CoordinatorLost`](crate::Reason::CoordinatorLost) | [`TestGroup::fail`], then [`TestGroup::advance`] beyond the lease, or [`TestGroup::end_leases`] |
 //! | [`Recovering`](crate::Reason::Recovering) | [`TestGroup::forget`], then [`TestGroup::end_leases`] |
 //! | [`Evicted`](crate::Reason::Evicted) | [`TestGroup::evict`] |
+//! | [`Paused`](crate::Reason::Paused) | [`TestLimit::paused`], at the beginning or by [`TestGroup::set`] |
 //! | [`GroupFull`](crate::Reason::GroupFull) | [`TestGroup::fail`] with [`Fault::GroupFull`] before the gate is made |
 //! | [`ShuttingDown`](crate::Reason::ShuttingDown) | [`Gate::shutdown`] |
 //!

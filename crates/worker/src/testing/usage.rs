@@ -19,6 +19,15 @@ pub struct Usage {
     pub beyond: u64,
     /// Refusals, by reason; reasons that did not occur are left out.
     pub refused: Vec<(Reason, u64)>,
+    /// Permits without a charge that shadow mode handed out, by what it would have said: see
+    /// [`Counters::shadow_refused`](crate::state::Counters::shadow_refused).
+    pub shadow_refused: Vec<(&'static str, u64)>,
+    /// The tokens that those would have cost.
+    pub shadow_tokens: u64,
+    /// Permits without a charge since the coordinator was lost and the limit opens then.
+    pub opened: u64,
+    /// The tokens that those would have cost.
+    pub opened_tokens: u64,
     /// Settled permits, by outcome; outcomes that did not occur are left out.
     pub settled: Vec<(Outcome, u64)>,
     /// Callers that wait now.
@@ -55,8 +64,24 @@ impl Usage {
     }
 
     pub(super) fn add(&mut self, limit: LimitState) {
-        let Counters { granted, charged, beyond, refused, waited, waited_for, gave_up, settled } =
-            limit.counters;
+        let Counters {
+            granted,
+            charged,
+            beyond,
+            refused,
+            shadow_refused,
+            shadow_tokens,
+            opened,
+            opened_tokens,
+            waited,
+            waited_for,
+            gave_up,
+            settled,
+        } = limit.counters;
+        self.shadow_tokens += shadow_tokens;
+        self.opened += opened;
+        self.opened_tokens += opened_tokens;
+        add(&mut self.shadow_refused, shadow_refused);
         self.beyond += beyond;
         self.granted += granted;
         self.charged += charged;

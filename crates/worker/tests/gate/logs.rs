@@ -80,3 +80,34 @@ async fn what_mends_itself_is_no_warning_and_what_lasts_is_one() {
     assert!(news.len() == 1 && news[0].starts_with("ERROR no such limit in this group"), "{news:?}");
     drop(gate);
 }
+
+#[tokio::test(start_paused = true)]
+async fn going_on_without_the_coordinator_is_told_of_once_at_the_beginning_and_the_end() {
+    let log = Log::default();
+    let _listening = log.listen();
+    let group =
+        TestGroup::new([limit("api", 50, 16).hold_when_lost(50), limit("mail", 50, 16).open_when_lost()]);
+    let gate = group.gate().await;
+    // So that there is a share to hold.
+    for _ in 0..200 {
+        drop(gate.acquire("api").await.unwrap());
+    }
+    group.fail(Fault::Unreachable);
+    pass(60_000).await;
+    let news = log.news();
+    let begins = ["WARN the coordinator does not answer", "WARN held: ", "WARN opened: "];
+    assert_eq!(news.len(), 3, "{news:?}");
+    for begin in begins {
+        assert!(news.iter().any(|line| line.starts_with(begin)), "{begin}: {news:?}");
+    }
+    group.heal();
+    pass(20_000).await;
+    let news = log.news();
+    let over = "WARN goes on without the coordinator no more";
+    assert!(news.len() == 2 && news.iter().all(|line| line.starts_with(over)), "{news:?}");
+
+    group.set(limit("api", 50, 16).paused());
+    pass(5_000).await;
+    let news = log.news();
+    assert!(news.len() == 1 && news[0].starts_with("WARN paused by an operator"), "{news:?}");
+}

@@ -9,6 +9,7 @@
 mod activities;
 mod asking;
 mod bounded;
+mod conduct;
 #[cfg(unix)]
 mod forking;
 mod hints;
@@ -16,11 +17,13 @@ mod in_flight;
 mod kit;
 mod leases;
 mod logs;
+mod lost;
 mod metrics;
 mod names;
 mod rules;
 mod settling;
 mod several;
+mod shadow;
 mod sharing;
 mod strict;
 mod tiers;

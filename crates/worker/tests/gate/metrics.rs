@@ -246,3 +246,35 @@ async fn scrapes_go_on_through_a_shutdown_and_do_not_keep_the_gate_going() {
     let error = group.gate().await.serve_metrics(endpoint.address()).await.unwrap_err();
     assert!(error.to_string().contains("another program listens there"), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_without_the_coordinator_and_what_a_shadow_would_refuse_is_shown() {
+    let group = TestGroup::new([limit("api", 10, 5).open_when_lost()]);
+    let gate = group.gate().await;
+    let value = |name: &str, more: &str| value(&gate, name, more);
+    let modes = |held: f64, opened: f64| {
+        assert_eq!(value("tollgate_worker_lost_mode", r#",mode="held""#), held);
+        assert_eq!(value("tollgate_worker_lost_mode", r#",mode="opened""#), opened);
+    };
+    modes(0.0, 0.0);
+    assert_eq!(value("tollgate_worker_alone_seconds", ""), 0.0);
+    group.fail(Fault::Unreachable);
+    group.advance(Duration::from_secs(30)).await;
+    let charged = value("tollgate_worker_charged_tokens_total", "");
+    drop(gate.limit("api").try_acquire(3).unwrap());
+    modes(0.0, 1.0);
+    assert_eq!(value("tollgate_worker_condition", r#",condition="opened""#), 1.0);
+    assert!(value("tollgate_worker_alone_seconds", "") > 10.0);
+    assert_eq!(value("tollgate_worker_opened_permits_total", ""), 1.0);
+    assert_eq!(value("tollgate_worker_opened_tokens_total", ""), 3.0);
+    assert_eq!(value("tollgate_worker_charged_tokens_total", ""), charged);
+    group.heal();
+    group.set(limit("api", 10, 5).shadow());
+    group.advance(Duration::from_secs(10)).await;
+    modes(0.0, 0.0);
+    drop(gate.limit("api").try_acquire(6).unwrap());
+    assert_eq!(value("tollgate_worker_in_shadow", ""), 1.0);
+    assert_eq!(value("tollgate_worker_shadow_refusals_total", r#",reason="cost_above_burst""#), 1.0);
+    assert_eq!(value("tollgate_worker_shadow_refusals_total", r#",reason="empty""#), 0.0);
+    assert_eq!(value("tollgate_worker_shadow_tokens_total", ""), 6.0);
+}

@@ -35,11 +35,19 @@ impl Names<'_> {
 
     /// `tollgate limit set` for the limit.
     fn set(&self, options: &str) -> String {
-        let group = match self.group {
+        format!("tollgate limit set {} {options}{}", shell(self.limit), self.in_group())
+    }
+
+    /// Another command that takes nothing but the limit.
+    fn limit_command(&self, command: &str) -> String {
+        format!("tollgate limit {command} {}{}", shell(self.limit), self.in_group())
+    }
+
+    fn in_group(&self) -> String {
+        match self.group {
             "" | GROUP_DEFAULT => String::new(),
             group => format!(" --group {}", shell(group)),
-        };
-        format!("tollgate limit set {} {options}{group}", shell(self.limit))
+        }
     }
 }
 
@@ -54,6 +62,7 @@ pub fn code(reason: &Reason) -> &'static str {
     match reason {
         Reason::UnknownLimit => "unknown_limit",
         Reason::Evicted => "evicted",
+        Reason::Paused => "paused",
         Reason::Recovering { .. } => "recovering",
         Reason::NotHeard { .. } => "not_heard",
         Reason::CostAboveBurst { .. } => "cost_above_burst",
@@ -130,8 +139,8 @@ fn sentences(reason: &Reason, names: &Names<'_>) -> (String, String, Option<Stri
         ),
         Reason::Reserve { kept } => (
             format!("the tokens that are left ({kept} at most) are kept for workers that are new"),
-            "wait for what the rate brings, or raise the burst, of which a fifth is kept".to_owned(),
-            Some(names.set("--burst TOKENS")),
+            "wait for what the rate brings, or keep less of the burst for newcomers".to_owned(),
+            Some(names.set("--reserve 0%")),
         ),
         Reason::CrowdedBurst { needed, burst } => (
             format!("the burst of {burst} is less than the {needed} tokens that must be held at once"),
@@ -144,11 +153,9 @@ fn sentences(reason: &Reason, names: &Names<'_>) -> (String, String, Option<Stri
             "split the work into smaller costs, or raise the burst".to_owned(),
             Some(names.set(&format!("--burst {cost}"))),
         ),
-        Reason::NoRate => (
-            "the rate is 0 and stays so: the limit is paused".to_owned(),
-            "set a rate".to_owned(),
-            Some(names.set("--rate RATE")),
-        ),
+        Reason::NoRate => {
+            ("the rate is 0 and stays so".to_owned(), "set a rate".to_owned(), Some(names.set("--rate RATE")))
+        }
         Reason::Recovering { until } => plain(
             format!(
                 "the coordinator lost its memory; until {} leases may be out that it doesn't know",
@@ -174,6 +181,11 @@ fn sentences(reason: &Reason, names: &Names<'_>) -> (String, String, Option<Stri
         Reason::Evicted => plain(
             "an operator evicted the worker: it gets nothing more".to_owned(),
             "restart the process: a new start is a new incarnation",
+        ),
+        Reason::Paused => (
+            "an operator has paused the limit: all work is refused".to_owned(),
+            "resume it; `tollgate config history` says who paused it, and why".to_owned(),
+            Some(names.limit_command("resume")),
         ),
         Reason::UnknownLimit => (
             format!("the group has no limit {:?}", names.limit),
