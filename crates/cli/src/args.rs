@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::file::tree::Language;
-use crate::quantity;
+use crate::{layers, quantity};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use tollgate_core::units::Span;
 use tollgate_workflows::contracts::{GROUP_DEFAULT, check_group};
 use tollgate_workflows::wire::config::RateJson;
+use tollgate_workflows::wire::layers::ValueJson;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -330,7 +331,20 @@ Examples:
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
     Set(Box<LimitSet>),
+    /// Change a limit for a time: it falls back by itself
+    #[command(after_help = "\
+Examples:
+  tollgate limit override openai --rate 2000/min --for 30m --reason \"a backlog\"
+  tollgate limit override openai --rate 0.5x --for 2h --ramp 15s     half of what is set, rate and burst
+  tollgate limit override openai --concurrency 40 --for 1h --meter in_flight
+  tollgate limit override openai --end --reason \"done\"
+
+It ramps there and back, over 60 s unless --ramp says otherwise, and falls back on time also when every coordinator host
+is down meanwhile. What is set stays beneath: a `limit set` or `apply` meanwhile changes that, and counts once the override
+is over. Another override replaces the first one; --end ends it now. Schedules wait until it is over.")]
+    Override(Box<Override>),
     /// Show one limit as it is configured
+    #[command(visible_alias = "show")]
     #[command(after_help = "Examples:\n  tollgate limit get openai\n  tollgate limit get openai --json")]
     Get {
         /// The limit
@@ -338,6 +352,7 @@ changes the group at the same time, the second change is refused.")]
         name: String,
     },
     /// Show all limits as they are configured
+    #[command(visible_alias = "ls")]
     #[command(after_help = "\
 Examples:
   tollgate limit list
@@ -456,6 +471,50 @@ pub struct LimitSet {
     /// The limit was used in another group until now: wait for the leases of that group to end
     #[arg(long)]
     pub moved: bool,
+    /// How it is changed.
+    #[command(flatten)]
+    pub change: Change,
+}
+
+/// Which of a limit's meters.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Meter {
+    /// The meter [default: the only one, else requests]
+    #[arg(long, value_name = "NAME", value_parser = quantity::label)]
+    pub meter: Option<String>,
+    /// The tier [default: all of them]
+    #[arg(long, value_name = "NAME", value_parser = quantity::label)]
+    pub tier: Option<String>,
+}
+
+/// `tollgate limit override`.
+#[derive(Clone, Debug, Args)]
+pub struct Override {
+    /// The limit
+    #[arg(value_parser = quantity::name)]
+    pub name: String,
+    /// Which of its meters.
+    #[command(flatten)]
+    pub meter: Meter,
+    /// What it has meanwhile: a rate such as 2000/min, or a multiple of what is set such as 2x or 0.5x
+    #[arg(long, value_name = "RATE", value_parser = layers::value, allow_hyphen_values = true)]
+    pub rate: Option<ValueJson>,
+    /// The most tokens used at once meanwhile [default: as it is set]
+    #[arg(long, value_name = "TOKENS", value_parser = quantity::burst, allow_hyphen_values = true)]
+    pub burst: Option<u64>,
+    /// Of what is in flight: at most so many at once meanwhile
+    #[arg(long, value_name = "N", value_parser = quantity::burst, allow_hyphen_values = true,
+        conflicts_with_all = ["rate", "burst"])]
+    pub concurrency: Option<u64>,
+    /// For how long: 1s to 31d
+    #[arg(long = "for", value_name = "DURATION", value_parser = layers::lasting, allow_hyphen_values = true)]
+    pub lasting: Option<Span>,
+    /// How long the change takes, there and back, in a straight line [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+    pub ramp: Option<Span>,
+    /// End it now
+    #[arg(long, conflicts_with_all = ["rate", "burst", "concurrency", "lasting"])]
+    pub end: bool,
     /// How it is changed.
     #[command(flatten)]
     pub change: Change,
@@ -595,6 +654,39 @@ Examples:
         /// The values that are in force at this time, instead of what was set: +30s, -5m, 2026-11-30T13:00:00Z
         #[arg(long, value_name = "TIME", value_parser = At::read, allow_hyphen_values = true)]
         at: Option<At>,
+    },
+    /// Go back to what was set when a version was in force
+    #[command(after_help = "\
+Examples:
+  tollgate config history                            which versions there are
+  tollgate config rollback 7 --dry-run               version 1796043897000000.7, and what would change
+  tollgate config rollback 1796043897000000.7 --reason \"429s since the last change\"
+
+It is a change like any other: a new version, with ramps, over 60 s unless --ramp says otherwise. Limits, meters, tiers and
+schedules become what was set then; an override stays on top until it ends. The last 200 changes are kept, fewer of large
+ones; `config history` says how far it reaches.")]
+    Rollback {
+        /// The version, as `config history` shows it, or its number after the point
+        version: String,
+        /// How long the change takes, in a straight line [default: 60s]
+        #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+        ramp: Option<Span>,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Show what differs between what was set by two versions
+    #[command(after_help = "\
+Examples:
+  tollgate config diff 6 7
+  tollgate config diff 1796043897000000.6       against the version in force
+
+Overrides and ramps are none of it.")]
+    Diff {
+        /// A version, as `config history` shows it, or its number after the point
+        from: String,
+        /// Another one [default: the one in force]
+        to: Option<String>,
     },
     /// Show what changed, newest first: who, when, why
     #[command(after_help = "Examples:\n  tollgate config history\n  tollgate config history --limit openai")]

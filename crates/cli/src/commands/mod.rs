@@ -6,6 +6,7 @@ pub mod dev;
 pub mod explain;
 pub mod history;
 pub mod limit;
+pub mod overriding;
 pub mod serve;
 pub mod status;
 pub mod tail;

@@ -171,8 +171,8 @@ mod tests {
         ";
         let mut book = Book::new(NOW);
         assert_eq!(applied(&mut book, text).len(), 7);
-        let now = NOW;
-        let configured: Vec<_> = book.cells.values().map(|cell| ConfiguredLimitJson::of(cell, now)).collect();
+        let configured: Vec<_> =
+            book.cells.values().map(|cell| ConfiguredLimitJson::of(&book, cell)).collect();
         for language in [Language::Toml, Language::Yaml, Language::Json] {
             let (text, notes) = export(&configured, language);
             assert!(notes.is_empty(), "{notes:?}");
