@@ -135,6 +135,9 @@ be killed at any time. SIGTERM and SIGINT stop it cleanly.")]
     /// Show and change limits
     #[command(subcommand)]
     Limit(Limit),
+    /// Show and change schedules: changes of limits that come back
+    #[command(subcommand)]
+    Schedule(Schedule),
     /// Put what files say in force: all of it in one version, or nothing
     #[command(after_help = "\
 Examples:
@@ -487,6 +490,96 @@ pub struct Meter {
     pub tier: Option<String>,
 }
 
+/// `tollgate schedule`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Schedule {
+    /// Create or replace a schedule of a limit
+    #[command(after_help = "\
+Examples:
+  tollgate schedule set openai --name night --between 00:00-06:00 --zone Asia/Shanghai --rate 2x --ramp 2m
+  tollgate schedule set openai --name weekend --between 00:00-24:00 --days weekends --zone Europe/Berlin --rate 3000/min
+  tollgate schedule set fragile --name nightly-import --between 22:00-02:00 --days mon-fri --rate 0x
+
+A multiple is of what is set, rate and burst; a rate leaves the burst as it is set unless --burst is given. The ramp
+begins when the time comes, at its end too. Of two schedules the one that began last is in force; an override goes first.
+On days on which clocks are moved: a time that is skipped is the moment when it is skipped, so that what lies within the gap
+doesn't happen; a time that comes twice is the first of the two. What ends earlier in the day than it begins ends on the next day;
+--days are those on which it begins.")]
+    Set(Box<ScheduleSet>),
+    /// Show schedules, and when they begin and end next
+    #[command(visible_alias = "list")]
+    #[command(after_help = "\
+Examples:
+  tollgate schedule ls
+  tollgate schedule ls openai --next 2d
+  tollgate schedule ls --json | jq '.next[] | {at_us, limit, what}'")]
+    Ls {
+        /// Only of this limit
+        #[arg(value_parser = quantity::name)]
+        limit: Option<String>,
+        /// How far ahead to look, up to 31d
+        #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = layers::ahead, allow_hyphen_values = true)]
+        next: Span,
+    },
+    /// Remove a schedule; what is in force by it falls back, over 60 s
+    #[command(after_help = "\
+Examples:
+  tollgate schedule rm openai --name night --reason \"no longer needed\"")]
+    Rm {
+        /// The limit
+        #[arg(value_parser = quantity::name)]
+        limit: String,
+        /// The schedule
+        #[arg(long, value_name = "NAME", value_parser = layers::name)]
+        name: String,
+        /// Which of its meters.
+        #[command(flatten)]
+        meter: Meter,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
+    },
+}
+
+/// `tollgate schedule set`.
+#[derive(Clone, Debug, Args)]
+pub struct ScheduleSet {
+    /// The limit
+    #[arg(value_parser = quantity::name)]
+    pub limit: String,
+    /// The schedule's name: one of this name is replaced
+    #[arg(long, value_name = "NAME", value_parser = layers::name)]
+    pub name: String,
+    /// The times of day between which it is in force: 00:00-06:00, 22:00-06:00, 00:00-24:00
+    #[arg(long, value_name = "FROM-TO", value_parser = layers::between)]
+    pub between: (String, String),
+    /// The days on which it begins: mon,wed, mon-fri, weekdays, weekends [default: every day]
+    #[arg(long, value_name = "DAYS", value_delimiter = ',', value_parser = layers::days)]
+    pub days: Vec<layers::Days>,
+    /// Whose clocks, by the IANA name of the time zone
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub zone: String,
+    /// Which of its meters.
+    #[command(flatten)]
+    pub meter: Meter,
+    /// What it has meanwhile: a rate such as 2000/min, or a multiple of what is set such as 2x or 0.5x
+    #[arg(long, value_name = "RATE", value_parser = layers::value, allow_hyphen_values = true)]
+    pub rate: Option<ValueJson>,
+    /// The most tokens used at once meanwhile [default: as it is set]
+    #[arg(long, value_name = "TOKENS", value_parser = quantity::burst, allow_hyphen_values = true)]
+    pub burst: Option<u64>,
+    /// Of what is in flight: at most so many at once meanwhile
+    #[arg(long, value_name = "N", value_parser = quantity::burst, allow_hyphen_values = true,
+        conflicts_with_all = ["rate", "burst"])]
+    pub concurrency: Option<u64>,
+    /// How long the change takes, at the beginning and at the end, in a straight line [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+    pub ramp: Option<Span>,
+    /// How it is changed.
+    #[command(flatten)]
+    pub change: Change,
+}
+
 /// `tollgate limit override`.
 #[derive(Clone, Debug, Args)]
 pub struct Override {
@@ -667,7 +760,8 @@ schedules become what was set then; an override stays on top until it ends. The 
 ones; `config history` says how far it reaches.")]
     Rollback {
         /// The version, as `config history` shows it, or its number after the point
-        version: String,
+        #[arg(value_name = "VERSION")]
+        to: String,
         /// How long the change takes, in a straight line [default: 60s]
         #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
         ramp: Option<Span>,

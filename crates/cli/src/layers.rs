@@ -38,6 +38,30 @@ fn milli(text: &str) -> Option<u64> {
     digits(whole)?.checked_mul(1_000)?.checked_add(digits(&format!("{part:0<3}"))?)
 }
 
+/// The value in the form in which [`value`] reads it.
+pub fn value_text(value: &ValueJson) -> String {
+    let times = value.times_milli.map(|milli| {
+        let part = format!("{:03}", milli % 1_000);
+        let part = part.trim_end_matches('0');
+        if part.is_empty() { format!("x{}", milli / 1_000) } else { format!("x{}.{part}", milli / 1_000) }
+    });
+    let burst = value.burst.map(|burst| format!("burst {burst}"));
+    let parts = [times, value.rate.map(quantity::rate_text), burst];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Reads how far ahead to look.
+///
+/// # Errors
+/// What is allowed.
+pub fn ahead(text: &str) -> Result<Span, String> {
+    let span = quantity::span(text)?;
+    if span > OVERRIDE_MAX {
+        return Err("allowed: up to 31d".to_owned());
+    }
+    Ok(span)
+}
+
 /// Reads how long a temporary change lasts.
 ///
 /// # Errors
@@ -147,6 +171,7 @@ mod tests {
             [("2x", 2_000), ("x2", 2_000), ("0.5x", 500), ("x1.125", 1_125), ("0x", 0), ("1000x", 1_000_000)]
         {
             assert_eq!(value(text), times(milli), "{text}");
+            assert_eq!(value(&value_text(&value(text).unwrap())), times(milli), "{text}");
         }
         let rate = Some(RateJson { count: 2_000, period_ms: 60_000 });
         assert_eq!(value("2000/min"), Ok(ValueJson { rate, ..ValueJson::default() }));

@@ -49,6 +49,7 @@ pub async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Dev(options) => commands::dev::run(global, options).await,
         Command::Serve(options) => commands::serve::run(global, options).await,
         Command::Limit(command) => commands::limit::run(global, command).await,
+        Command::Schedule(command) => commands::schedule::run(global, command).await,
         Command::Config(command) => commands::config::run(global, command).await,
         Command::Status(options) => commands::status::run(global, options).await,
         Command::Tail(options) => commands::tail::run(global, options).await,

@@ -31,9 +31,9 @@ pub async fn run(global: &Global, command: &Config) -> Result<(), Failure> {
             let effective = answer.read()?;
             (answer, render_effective(&effective, now_us, paint))
         }
-        Config::Rollback { version, ramp, change } => {
+        Config::Rollback { to, ramp, change } => {
             let mut apply = limit::base(change);
-            apply.rollback = Some(version.clone());
+            apply.rollback = Some(to.clone());
             apply.ramp_ms = ramp.map(Span::millis);
             return limit::send(&session, &apply, global.json).await;
         }

@@ -7,6 +7,7 @@ pub mod explain;
 pub mod history;
 pub mod limit;
 pub mod overriding;
+pub mod schedule;
 pub mod serve;
 pub mod status;
 pub mod tail;

@@ -10,6 +10,7 @@
 
 mod child;
 mod command_line;
+mod config_changes;
 mod deploy;
 mod explain;
 mod files;
