@@ -187,6 +187,16 @@ Examples:
     /// Show the configuration and what changed it
     #[command(subcommand)]
     Config(Config),
+    /// Say who held what of a limit at a time in the past
+    #[command(after_help = "\
+Examples:
+  tollgate audit openai --at 2026-11-30T13:00:00Z
+  tollgate audit openai --at -15m
+  tollgate audit openai --at -2h --json | jq '.cells[].holders[] | {worker, share_ppb, tokens_milli}'
+
+Worked out from the history of the coordinator's run at that time: its messages are taken in by a ledger once more, and its answers
+compared with those that were given. It reaches back as far as the namespace keeps workflows that have ended.")]
+    Audit(Audit),
     /// Show what is in force: limits, their use, and who holds what
     #[command(after_help = "\
 Examples:
@@ -826,6 +836,17 @@ impl At {
             At::Ago(span) => now_us.saturating_sub(span.0),
         }
     }
+}
+
+/// `tollgate audit`.
+#[derive(Clone, Debug, Args)]
+pub struct Audit {
+    /// The limit
+    #[arg(value_parser = quantity::name)]
+    pub limit: String,
+    /// When: -15m, 2026-11-30T13:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = At::read, allow_hyphen_values = true)]
+    pub at: At,
 }
 
 /// `tollgate status`.

@@ -51,6 +51,7 @@ pub async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Limit(command) => commands::limit::run(global, command).await,
         Command::Schedule(command) => commands::schedule::run(global, command).await,
         Command::Config(command) => commands::config::run(global, command).await,
+        Command::Audit(options) => commands::audit::run(global, options).await,
         Command::Status(options) => commands::status::run(global, options).await,
         Command::Tail(options) => commands::tail::run(global, options).await,
         Command::Top(options) => commands::top::run(global, options).await,

@@ -1,6 +1,7 @@
 //! The commands.
 
 pub mod apply;
+pub mod audit;
 pub mod config;
 pub mod dev;
 pub mod explain;

@@ -34,7 +34,7 @@ fn nobody() -> String {
 
 #[test]
 fn every_command_explains_itself_with_examples() {
-    let commands: [&[&str]; 28] = [
+    let commands: [&[&str]; 29] = [
         &[],
         &["dev"],
         &["serve"],
@@ -49,6 +49,7 @@ fn every_command_explains_itself_with_examples() {
         &["schedule", "rm"],
         &["config", "rollback"],
         &["config", "diff"],
+        &["audit"],
         &["apply"],
         &["plan"],
         &["validate"],
@@ -180,7 +181,11 @@ fn errors_are_json_when_json_is_wanted() {
 #[test]
 fn an_address_where_nobody_listens_ends_with_3_at_once() {
     let address = nobody();
-    let commands: [&[&str]; 6] = [
+    let commands: [&[&str]; 10] = [
+        &["limit", "override", "api", "--end"],
+        &["schedule", "ls"],
+        &["config", "rollback", "1"],
+        &["audit", "api", "--at", "-1m"],
         &["export"],
         &["status"],
         &["explain", "api"],

@@ -1,5 +1,6 @@
 //! Changes that fall back or come back by themselves, and those that are taken back: from the command line to the coordinator.
 
+use crate::fleet::Worker;
 use crate::world::{World, eventually, run};
 use serde_json::{Value, json};
 use std::process::Output;
@@ -266,5 +267,68 @@ fn schedules_are_set_shown_kept_to_and_removed() {
         assert_eq!(code, Some(1), "{told}");
         assert!(told.contains("has no schedule \"all\""), "{told}");
         world.healthy_runs(&world.config()).await;
+    });
+}
+
+#[test]
+fn who_held_what_in_the_past_is_told_from_the_history() {
+    run(async {
+        let world = World::new("audit").await;
+        let _host = world.host();
+        world.tollgate_ok(&["limit", "set", "api", "--rate", "100/s", "--lease", "60s"]);
+        world.status_when("the limit arrives", |status| !status.limits.is_empty()).await;
+        let mut workers = [1, 2].map(|number| Worker::new(&world, number, "api"));
+        workers[0].beat().await;
+        workers[0].beat().await;
+        let detail = parsed(&world.tollgate_ok(&["status", "api", "--json"]));
+        let at_us = detail["now_us"].as_i64().unwrap();
+        let at = jiff::Timestamp::from_microsecond(at_us).unwrap().to_string();
+        workers[1].beat().await;
+        workers[0].beat().await;
+        world.tollgate_ok(&["limit", "set", "api", "--rate", "7/s", "--ramp", "0"]);
+        rate_becomes(&world, "api", 7_000_000).await;
+
+        let audit = || world.tollgate(&["audit", "api", "--at", &at, "--json"]);
+        let was = || async {
+            eventually("the run is listed", SOON, async || {
+                let (told, code) = text(&audit());
+                if code == Some(0) { Ok(parsed(&told)) } else { Err(told) }
+            })
+            .await
+        };
+        let told = was().await;
+        assert_eq!(told["cells"], detail["cells"], "what was seen then is what is found now");
+        assert_eq!((&told["answers_different"], &told["at_us"]), (&json!(0), &json!(at_us)), "{told}");
+        let shown = world.tollgate_ok(&["audit", "api", "--at", &at]);
+        assert!(
+            shown.starts_with("as of 20") && shown.contains("worker-1") && !shown.contains("worker-2"),
+            "{shown}"
+        );
+        assert!(!shown.contains("not exact"), "{shown}");
+        let now = jiff::Timestamp::now().to_string();
+        assert!(world.tollgate_ok(&["audit", "api", "--at", &now]).contains("worker-2"));
+
+        // An earlier run, once another one has begun.
+        world.temporal_ok(&["workflow", "terminate", "-w", &world.coordinator(), "--reason", "test"]);
+        world.status_when("the coordinator comes back", |status| status.recovering_until_us.is_some()).await;
+        assert_eq!(was().await["cells"], detail["cells"]);
+
+        let failing = [
+            (&["audit", "nope", "--at", &at][..], 1, "no limit \"nope\" in group \"g-audit\" at 20"),
+            (
+                &["audit", "api", "--at", "2020-01-01T00:00:00Z"],
+                1,
+                "nothing is known of 2020-01-01 00:00:00Z: the oldest run",
+            ),
+            (&["audit", "api", "--at", "+1h"], 2, "allowed: up to now"),
+            (&["audit", "api"], 2, "--at"),
+        ];
+        for (arguments, wanted, why) in failing {
+            let (told, code) = text(&world.tollgate(arguments));
+            assert_eq!(code, Some(wanted), "{told}");
+            assert!(told.contains(why), "{told}");
+        }
+        let (told, _) = text(&world.tollgate(&["audit", "api", "--at", "2020-01-01T00:00:00Z"]));
+        assert!(told.contains("keeps what has ended for "), "{told}");
     });
 }
