@@ -461,6 +461,16 @@ impl Book {
                 problems.add(format!("remove_meters: there is no {}", quoted(&key.to_string())));
             }
         }
+        let over = change.overrides.iter().map(|one| ("overrides", one.key(), ""));
+        let schedules = change.schedules.iter().map(|one| ("schedules", one.key(), one.name.as_str()));
+        let mut seen = BTreeSet::new();
+        for (list, key, name) in over.chain(schedules) {
+            if !seen.insert((list, key.clone(), name)) {
+                let named =
+                    if name.is_empty() { String::new() } else { format!(", schedule {}", quoted(name)) };
+                problems.add(format!("{list}: {}{named} is given twice", quoted(&key.to_string())));
+            }
+        }
         let set: BTreeSet<&String> = change.set.iter().map(|limit| &limit.name).collect();
         let lists = [
             ("set", set.into_iter().collect::<Vec<_>>()),

@@ -39,7 +39,13 @@ pub fn export(configured: &[ConfiguredLimitJson], language: Language) -> (String
             place[name] = value;
         }
     }
-    let file = Value::Object(Map::from_iter([("limits".to_owned(), limits)]));
+    let mut file = Map::from_iter([("limits".to_owned(), limits)]);
+    let schedules: Vec<Value> =
+        configured.iter().flat_map(|limit| &limit.schedules).map(super::schedules::exported).collect();
+    if !schedules.is_empty() {
+        file.insert("schedules".to_owned(), schedules.into());
+    }
+    let file = Value::Object(file);
     let text = match language {
         // Strings and tables of strings: nothing that either couldn't write.
         Language::Toml => toml::to_string(&file).unwrap_or_default(),

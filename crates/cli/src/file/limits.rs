@@ -6,9 +6,10 @@ use tollgate_activities::calendar;
 use tollgate_core::limit::{CellKey, check_label, check_name};
 use tollgate_core::units::{LedgerTime, Span};
 use tollgate_workflows::wire::config::{InitialJson, LimitJson, LimitPolicyJson, RateJson, WindowJson};
+use tollgate_workflows::wire::layers::ScheduleJson;
 
 /// What a file may have.
-pub const FILE_FIELDS: &[&str] = &["$schema", "limits", "ramp"];
+pub const FILE_FIELDS: &[&str] = &["$schema", "limits", "ramp", "schedules"];
 /// What a limit may have beyond what a meter may have.
 pub const LIMIT_FIELDS: &[&str] = &["meters"];
 /// What a meter may have beyond what a tier of it may have.
@@ -53,9 +54,11 @@ pub struct File {
     pub limits: Vec<Stated>,
     /// How long changes ramp.
     pub ramp: Option<(Place, u64)>,
+    /// Schedules, if the file says anything of them.
+    pub schedules: Option<Vec<(Place, ScheduleJson)>>,
     /// All that is wrong.
     pub problems: Vec<(Place, String)>,
-    now: LedgerTime,
+    pub(super) now: LedgerTime,
 }
 
 /// How a meter counts.
@@ -88,6 +91,7 @@ pub fn decode(tree: &Node, now: LedgerTime) -> File {
                 let ramp = file.duration("ramp", &entry.node, quantity::ramp);
                 file.ramp = ramp.map(|ramp| (entry.node.place, ramp.millis()));
             }
+            "schedules" => file.schedules = Some(file.schedules(&entry.node)),
             // For editors.
             _ => {}
         }
@@ -132,16 +136,16 @@ impl Fields {
 }
 
 impl File {
-    fn problem(&mut self, place: Place, why: String) {
+    pub(super) fn problem(&mut self, place: Place, why: String) {
         self.problems.push((place, why));
     }
 
-    fn wrong(&mut self, field: &str, node: &Node, allowed: &str) {
+    pub(super) fn wrong(&mut self, field: &str, node: &Node, allowed: &str) {
         self.problem(node.place, format!("{field} is {}, allowed: {allowed}", node.value.shown()));
     }
 
     /// The entries of a table that has no others than these.
-    fn table<'a>(&mut self, what: &str, node: &'a Node, known: &[&[&str]]) -> Option<&'a [Entry]> {
+    pub(super) fn table<'a>(&mut self, what: &str, node: &'a Node, known: &[&[&str]]) -> Option<&'a [Entry]> {
         let Value::Table(entries) = &node.value else {
             // An empty file of YAML is nothing, and says nothing.
             if node.value != Value::Nothing {
@@ -314,7 +318,7 @@ impl File {
         quantity::rate(&text).map_err(|why| self.problem(node.place, format!("rate is {text:?}, {why}"))).ok()
     }
 
-    fn whole(&mut self, field: &str, node: &Node) -> Option<u64> {
+    pub(super) fn whole(&mut self, field: &str, node: &Node) -> Option<u64> {
         self.read(field, node, quantity::burst)
     }
 
@@ -326,7 +330,7 @@ impl File {
         read(&number).map_err(|why| self.problem(node.place, format!("{field} is {number}, {why}"))).ok()
     }
 
-    fn duration(
+    pub(super) fn duration(
         &mut self,
         field: &str,
         node: &Node,
@@ -553,7 +557,7 @@ rate = \"5/s\"
         let text = problems.join("\n");
         for part in [
             "1:8 ramp is \"soon\", allowed: ",
-            "2:1 the file has no \"rates\"; there are $schema, limits, ramp",
+            "2:1 the file has no \"rates\"; there are $schema, limits, ramp, schedules",
             "4:8 rate is \"5/parsec\", allowed: ",
             "5:1 limit \"a\" has no \"brust\"; is \"burst\" meant?",
             "limit \"b\": burst is given without rate",
@@ -584,6 +588,7 @@ rate = \"5/s\"
             names
         };
         assert_eq!(fields("/properties"), sorted(&[FILE_FIELDS]));
+        assert_eq!(fields("/$defs/schedule/properties"), sorted(&[super::super::schedules::SCHEDULE_FIELDS]));
         assert_eq!(fields("/$defs/limit/properties"), sorted(&[CELL_FIELDS, METER_FIELDS, LIMIT_FIELDS]));
         assert_eq!(fields("/$defs/meter/properties"), sorted(&[CELL_FIELDS, METER_FIELDS]));
         assert_eq!(fields("/$defs/tier/properties"), sorted(&[CELL_FIELDS, TIER_FIELDS]));

@@ -210,6 +210,27 @@ fn schedules_are_set_shown_kept_to_and_removed() {
         let (told, code) = text(&world.tollgate(&["schedule", "ls", "nope"]));
         assert_eq!(code, Some(1), "{told}");
 
+        // In files: those that say something of schedules say all of them, others nothing.
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("limits.toml");
+        let path = file.to_str().unwrap();
+        let exported = world.tollgate_ok(&["export"]);
+        assert!(
+            exported.contains("[[schedules]]") && exported.contains("between = \"00:00-06:00\""),
+            "{exported}"
+        );
+        std::fs::write(&file, &exported).unwrap();
+        let (told, code) = text(&world.tollgate(&["plan", "-f", path]));
+        assert_eq!(code, Some(0), "{told}");
+        std::fs::write(&file, "[limits.api]\nrate = \"50/s\"\n").unwrap();
+        let (told, code) = text(&world.tollgate(&["plan", "-f", path]));
+        assert_eq!(code, Some(0), "{told}");
+        std::fs::write(&file, "schedules = []\n[limits.api]\nrate = \"50/s\"\n").unwrap();
+        let (told, code) = text(&world.tollgate(&["apply", "-f", path]));
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.contains("api: schedule night removed, was 100/s at 00:00-06:00"), "{told}");
+        assert!(!told.contains("schedule all"), "{told}");
+
         // Whoever sends JSON needs no calendar: a host computes the times, and what is under way counts.
         let change = json!({"actor": "ann", "schedules": [{"limit": "api", "name": "now", "value": {"times_milli": 3000},
             "rule": {"from": "00:00", "to": "24:00", "time_zone": "Asia/Shanghai"}}]});

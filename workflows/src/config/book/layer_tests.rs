@@ -177,6 +177,12 @@ fn values_that_do_not_suit_a_limit_are_refused_with_what_is_allowed() {
             r#"limit "window", the override: rate is per another time, allowed: per 10 s, the window"#,
         ]
     );
+    let twice = over("api", r#"{"burst":1}"#);
+    let night = schedule("night", 1, &[]);
+    assert_eq!(
+        refused(&mut book, 1, &format!(r#"{{"overrides":[{twice},{twice}],"schedules":[{night},{night}]}}"#)),
+        [r#"overrides: "api" is given twice"#, r#"schedules: "api", schedule "night" is given twice"#]
+    );
     let list = [
         over("slots", r#"{"burst":40}"#),
         over("window", r#"{"rate":{"count":140,"period_ms":10000}}"#),
