@@ -2,6 +2,7 @@
 //!
 //! - [`Hosted`]: the activities of [`tollgate_workflows::contracts`], with the Temporal client of the worker they run on.
 //! - [`calendar::boundaries`]: when windows begin, by the calendar of a time zone.
+//! - [`schedule::windows`]: at which times a schedule is in force.
 //! - [`ensure_group`]: makes sure that the workflows of a group are there.
 //! - [`run_host`]: a worker that runs the workflows and activities of all groups.
 
@@ -10,6 +11,7 @@ mod coordinator;
 mod ensure;
 mod escrow;
 mod host;
+pub mod schedule;
 
 pub use ensure::{EnsureError, Ensured, ensure_group};
 pub use host::{HostError, host_worker_options, run_host};
@@ -19,12 +21,14 @@ pub use activities::Hosted;
 mod activities {
     #![allow(missing_docs, reason = "the macro makes public names of the activities and gives them no docs")]
 
-    use crate::{calendar, coordinator, escrow};
+    use crate::{calendar, coordinator, escrow, schedule};
     use temporalio_common::data_converters::RawValue;
     use temporalio_sdk::activities::{ActivityContext, ActivityError, activities};
     use tollgate_core::units::LedgerTime;
+    use tollgate_workflows::config::book::schedules::Rule;
     use tollgate_workflows::contracts::{
-        CalendarAnswerJson, CalendarAskJson, PushJson, ReadConfigurationJson,
+        CalendarAnswerJson, CalendarAskJson, PushJson, ReadConfigurationJson, ScheduleAnswerJson,
+        ScheduleAskJson,
     };
     use tollgate_workflows::wire::escrow::EscrowJson;
     use tollgate_workflows::wire::{read, write};
@@ -72,6 +76,22 @@ mod activities {
                     tz_version: calendar.tz_version,
                 },
                 Err(error) => CalendarAnswerJson::Refused { message: error.to_string() },
+            }))
+        }
+
+        /// See [`tollgate_workflows::contracts::Activities`].
+        #[activity(definition = tollgate_workflows::contracts::Schedule)]
+        pub async fn schedule(_ctx: ActivityContext, input: RawValue) -> Result<RawValue, ActivityError> {
+            let ask: ScheduleAskJson = read(&input)?;
+            let windows = Rule::read(&ask.rule).map_err(|problems| problems.join("; ")).and_then(|rule| {
+                schedule::windows(&rule, LedgerTime(ask.from_us)).map_err(|error| error.to_string())
+            });
+            Ok(write(&match windows {
+                Ok((windows, _, tz_version)) => ScheduleAnswerJson::Ok {
+                    windows_us: windows.iter().map(|window| [window.begin.0, window.end.0]).collect(),
+                    tz_version,
+                },
+                Err(message) => ScheduleAnswerJson::Refused { message },
             }))
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::wire::Unreadable;
 use crate::wire::config::{ConfigureJson, VersionJson, WindowJson};
+use crate::wire::layers::RuleJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::ledger::{self, Settings};
 use tollgate_core::limit::Version;
@@ -188,7 +189,34 @@ pub enum CalendarAnswerJson {
     },
 }
 
-pub use definitions::{Activities, Calendar, Configure, Escrow, ReadConfiguration};
+/// Input of activity `tollgate.schedule`: at which times a schedule is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleAskJson {
+    /// By the clocks of a time zone.
+    pub rule: RuleJson,
+    /// From then on: the time that is under way then, or the next one.
+    pub from_us: u64,
+}
+
+/// Result of activity `tollgate.schedule`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum ScheduleAnswerJson {
+    /// They are known.
+    Ok {
+        /// Beginnings and ends, in order.
+        windows_us: Vec<[u64; 2]>,
+        /// The release of the time zone database that they were computed by.
+        tz_version: String,
+    },
+    /// The host that was asked has no such time zone.
+    Refused {
+        /// Why.
+        message: String,
+    },
+}
+
+pub use definitions::{Activities, Calendar, Configure, Escrow, ReadConfiguration, Schedule};
 
 mod definitions {
     #![allow(missing_docs, reason = "the macro makes public names of the activities and gives them no docs")]
@@ -236,9 +264,16 @@ mod definitions {
         pub fn calendar(_ask: RawValue) -> Result<RawValue, Infallible> {
             unimplemented!()
         }
+
+        /// Computes at which times a schedule is in force ([`ScheduleAskJson`](super::ScheduleAskJson)), for the same reason.
+        /// Answers with [`ScheduleAnswerJson`](super::ScheduleAnswerJson).
+        #[activity(name = "tollgate.schedule")]
+        pub fn schedule(_ask: RawValue) -> Result<RawValue, Infallible> {
+            unimplemented!()
+        }
     }
 
-    pub use activities::{Calendar, Configure, Escrow, ReadConfiguration};
+    pub use activities::{Calendar, Configure, Escrow, ReadConfiguration, Schedule};
 }
 
 #[cfg(test)]

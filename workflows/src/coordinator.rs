@@ -19,6 +19,7 @@
 
 mod answers;
 mod lanes;
+pub mod past;
 mod signals;
 
 use self::answers::Answer;
@@ -363,17 +364,21 @@ impl Coordinator {
             let secs = u64::try_from(time.seconds).unwrap_or(0);
             secs.saturating_mul(1_000_000).saturating_add(u64::try_from(time.nanos).unwrap_or(0) / 1_000)
         });
-        let now = LedgerTime(started);
-        let group = ctx.workflow_id().strip_prefix("tollgate/").unwrap_or(ctx.workflow_id()).to_owned();
+        Coordinator::begin_at(ctx.workflow_id(), raw.randomness_seed, LedgerTime(started), input)
+    }
+
+    /// The same without a context. From the seed follow the epoch of a ledger without memory, and what tells of a reset.
+    fn begin_at(id: &str, seed: u64, now: LedgerTime, input: &RawValue) -> Coordinator {
+        let group = id.strip_prefix("tollgate/").unwrap_or(id).to_owned();
         let fresh = |start: Start| Coordinator {
             group,
             rules_version: RULES_VERSION,
-            ledger: Ledger::new(start, number(raw.randomness_seed), now),
+            ledger: Ledger::new(start, number(seed), now),
             unreadable: UnreadableJson::default(),
             resets: 0,
             runs: 0,
             next_grant: 0,
-            twin: Twin::new(raw.randomness_seed),
+            twin: Twin::new(seed),
             renewing: false,
             ask_config: false,
             events_max: HISTORY_EVENTS_UNNAMED,

@@ -47,7 +47,7 @@ fn stream_of(seed: u64) -> Pcg64Mcg {
 }
 
 /// How the SDK seeds a run that began with a reset.
-fn seed_of_run(run_id: &str) -> u64 {
+pub(crate) fn seed_of_run(run_id: &str) -> u64 {
     let mut hasher = SipHasher13::new();
     run_id.hash(&mut hasher);
     hasher.finish()

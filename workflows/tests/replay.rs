@@ -23,8 +23,10 @@ use temporalio_sdk::workflow_interceptors::{
     WorkflowInterceptorContext, WorkflowInterceptorFuture, WorkflowNext,
 };
 use temporalio_sdk::workflow_replayer::{WorkflowReplayer, WorkflowReplayerOptions};
+use tollgate_core::units::LedgerTime;
 use tollgate_workflows::config::Config;
 use tollgate_workflows::coordinator::Coordinator;
+use tollgate_workflows::coordinator::past::Past;
 use tollgate_workflows::preload::Preload;
 
 /// What updates answered, as JSON text; nothing for those that failed.
@@ -128,6 +130,21 @@ async fn recorded_histories_replay_to_the_recorded_answers_and_digests() {
     }
     let has = |part: &str| files.iter().any(|file| file.to_string_lossy().contains(part));
     assert!(has("coordinator") && digests > 20, "{} files with {digests} digests show nothing", files.len());
+}
+
+#[tokio::test]
+async fn the_past_is_the_one_that_was_by_all_that_was_answered() {
+    let mut all = 0;
+    for file in files().iter().filter(|file| file.to_string_lossy().contains("coordinator")) {
+        let events = read(file).await;
+        let past = Past::of("tollgate/default", &events, LedgerTime(u64::MAX / 2)).unwrap();
+        let was = recorded(&events).iter().flatten().count();
+        println!("{}: {} of {was} answers are alike", file.display(), past.alike);
+        assert_eq!(past.different, 0, "{}", file.display());
+        all += past.alike;
+    }
+    assert!(all > 20, "{all} answers show nothing");
+    assert!(Past::of("tollgate/default", &[], LedgerTime(0)).is_err());
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::file::tree::Language;
-use crate::quantity;
+use crate::{layers, quantity};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -11,6 +11,7 @@ use tollgate_core::units::Span;
 use tollgate_workflows::contracts::{GROUP_DEFAULT, check_group};
 use tollgate_workflows::wire::conduct::WhenLostJson;
 use tollgate_workflows::wire::config::RateJson;
+use tollgate_workflows::wire::layers::ValueJson;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -135,6 +136,9 @@ be killed at any time. SIGTERM and SIGINT stop it cleanly.")]
     /// Show and change limits
     #[command(subcommand)]
     Limit(Limit),
+    /// Show and change schedules: changes of limits that come back
+    #[command(subcommand)]
+    Schedule(Schedule),
     /// Put what files say in force: all of it in one version, or nothing
     #[command(after_help = "\
 Examples:
@@ -184,6 +188,16 @@ Examples:
     /// Show the configuration and what changed it
     #[command(subcommand)]
     Config(Config),
+    /// Say who held what of a limit at a time in the past
+    #[command(after_help = "\
+Examples:
+  tollgate audit openai --at 2026-11-30T13:00:00Z
+  tollgate audit openai --at -15m
+  tollgate audit openai --at -2h --json | jq '.cells[].holders[] | {worker, share_ppb, tokens_milli}'
+
+Worked out from the history of the coordinator's run at that time: its messages are taken in by a ledger once more, and its answers
+compared with those that were given. It reaches back as far as the namespace keeps workflows that have ended.")]
+    Audit(Audit),
     /// Show what is in force: limits, their use, and who holds what
     #[command(after_help = "\
 Examples:
@@ -333,7 +347,20 @@ Examples:
 A new limit begins at once; a change ramps linearly, over 60 s unless --ramp says otherwise. When somebody else
 changes the group at the same time, the second change is refused.")]
     Set(Box<LimitSet>),
+    /// Change a limit for a time: it falls back by itself
+    #[command(after_help = "\
+Examples:
+  tollgate limit override openai --rate 2000/min --for 30m --reason \"a backlog\"
+  tollgate limit override openai --rate 0.5x --for 2h --ramp 15s     half of what is set, rate and burst
+  tollgate limit override openai --concurrency 40 --for 1h --meter in_flight
+  tollgate limit override openai --end --reason \"done\"
+
+It ramps there and back, over 60 s unless --ramp says otherwise, and falls back on time also when every coordinator host
+is down meanwhile. What is set stays beneath: a `limit set` or `apply` meanwhile changes that, and counts once the override
+is over. Another override replaces the first one; --end ends it now. Schedules wait until it is over.")]
+    Override(Box<Override>),
     /// Show one limit as it is configured
+    #[command(visible_alias = "show")]
     #[command(after_help = "Examples:\n  tollgate limit get openai\n  tollgate limit get openai --json")]
     Get {
         /// The limit
@@ -341,6 +368,7 @@ changes the group at the same time, the second change is refused.")]
         name: String,
     },
     /// Show all limits as they are configured
+    #[command(visible_alias = "ls")]
     #[command(after_help = "\
 Examples:
   tollgate limit list
@@ -504,6 +532,140 @@ pub struct LimitSet {
     pub change: Change,
 }
 
+/// Which of a limit's meters.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Meter {
+    /// The meter [default: the only one, else requests]
+    #[arg(long, value_name = "NAME", value_parser = quantity::label)]
+    pub meter: Option<String>,
+    /// The tier [default: all of them]
+    #[arg(long, value_name = "NAME", value_parser = quantity::label)]
+    pub tier: Option<String>,
+}
+
+/// `tollgate schedule`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Schedule {
+    /// Create or replace a schedule of a limit
+    #[command(after_help = "\
+Examples:
+  tollgate schedule set openai --name night --between 00:00-06:00 --zone Asia/Shanghai --rate 2x --ramp 2m
+  tollgate schedule set openai --name weekend --between 00:00-24:00 --days weekends --zone Europe/Berlin --rate 3000/min
+  tollgate schedule set fragile --name nightly-import --between 22:00-02:00 --days mon-fri --rate 0x
+
+A multiple is of what is set, rate and burst; a rate leaves the burst as it is set unless --burst is given. The ramp
+begins when the time comes, at its end too. Of two schedules the one that began last is in force; an override goes first.
+On days on which clocks are moved: a time that is skipped is the moment when it is skipped, so that what lies within the gap
+doesn't happen; a time that comes twice is the first of the two. What ends earlier in the day than it begins ends on the next day;
+--days are those on which it begins.")]
+    Set(Box<ScheduleSet>),
+    /// Show schedules, and when they begin and end next
+    #[command(visible_alias = "list")]
+    #[command(after_help = "\
+Examples:
+  tollgate schedule ls
+  tollgate schedule ls openai --next 2d
+  tollgate schedule ls --json | jq '.next[] | {at_us, limit, what}'")]
+    Ls {
+        /// Only of this limit
+        #[arg(value_parser = quantity::name)]
+        limit: Option<String>,
+        /// How far ahead to look, up to 31d
+        #[arg(long, value_name = "DURATION", default_value = "7d", value_parser = layers::ahead, allow_hyphen_values = true)]
+        next: Span,
+    },
+    /// Remove a schedule; what is in force by it falls back, over 60 s
+    #[command(after_help = "\
+Examples:
+  tollgate schedule rm openai --name night --reason \"no longer needed\"")]
+    Rm {
+        /// The limit
+        #[arg(value_parser = quantity::name)]
+        limit: String,
+        /// The schedule
+        #[arg(long, value_name = "NAME", value_parser = layers::name)]
+        name: String,
+        /// Which of its meters.
+        #[command(flatten)]
+        meter: Meter,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
+    },
+}
+
+/// `tollgate schedule set`.
+#[derive(Clone, Debug, Args)]
+pub struct ScheduleSet {
+    /// The limit
+    #[arg(value_parser = quantity::name)]
+    pub limit: String,
+    /// The schedule's name: one of this name is replaced
+    #[arg(long, value_name = "NAME", value_parser = layers::name)]
+    pub name: String,
+    /// The times of day between which it is in force: 00:00-06:00, 22:00-06:00, 00:00-24:00
+    #[arg(long, value_name = "FROM-TO", value_parser = layers::between)]
+    pub between: (String, String),
+    /// The days on which it begins: mon,wed, mon-fri, weekdays, weekends [default: every day]
+    #[arg(long, value_name = "DAYS", value_delimiter = ',', value_parser = layers::days)]
+    pub days: Vec<layers::Days>,
+    /// Whose clocks, by the IANA name of the time zone
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub zone: String,
+    /// Which of its meters.
+    #[command(flatten)]
+    pub meter: Meter,
+    /// What it has meanwhile: a rate such as 2000/min, or a multiple of what is set such as 2x or 0.5x
+    #[arg(long, value_name = "RATE", value_parser = layers::value, allow_hyphen_values = true)]
+    pub rate: Option<ValueJson>,
+    /// The most tokens used at once meanwhile [default: as it is set]
+    #[arg(long, value_name = "TOKENS", value_parser = quantity::burst, allow_hyphen_values = true)]
+    pub burst: Option<u64>,
+    /// Of what is in flight: at most so many at once meanwhile
+    #[arg(long, value_name = "N", value_parser = quantity::burst, allow_hyphen_values = true,
+        conflicts_with_all = ["rate", "burst"])]
+    pub concurrency: Option<u64>,
+    /// How long the change takes, at the beginning and at the end, in a straight line [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+    pub ramp: Option<Span>,
+    /// How it is changed.
+    #[command(flatten)]
+    pub change: Change,
+}
+
+/// `tollgate limit override`.
+#[derive(Clone, Debug, Args)]
+pub struct Override {
+    /// The limit
+    #[arg(value_parser = quantity::name)]
+    pub name: String,
+    /// Which of its meters.
+    #[command(flatten)]
+    pub meter: Meter,
+    /// What it has meanwhile: a rate such as 2000/min, or a multiple of what is set such as 2x or 0.5x
+    #[arg(long, value_name = "RATE", value_parser = layers::value, allow_hyphen_values = true)]
+    pub rate: Option<ValueJson>,
+    /// The most tokens used at once meanwhile [default: as it is set]
+    #[arg(long, value_name = "TOKENS", value_parser = quantity::burst, allow_hyphen_values = true)]
+    pub burst: Option<u64>,
+    /// Of what is in flight: at most so many at once meanwhile
+    #[arg(long, value_name = "N", value_parser = quantity::burst, allow_hyphen_values = true,
+        conflicts_with_all = ["rate", "burst"])]
+    pub concurrency: Option<u64>,
+    /// For how long: 1s to 31d
+    #[arg(long = "for", value_name = "DURATION", value_parser = layers::lasting, allow_hyphen_values = true)]
+    pub lasting: Option<Span>,
+    /// How long the change takes, there and back, in a straight line [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+    pub ramp: Option<Span>,
+    /// End it now
+    #[arg(long, conflicts_with_all = ["rate", "burst", "concurrency", "lasting"])]
+    pub end: bool,
+    /// How it is changed.
+    #[command(flatten)]
+    pub change: Change,
+}
+
 /// What is said of one tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
@@ -648,6 +810,40 @@ Examples:
         #[arg(long, value_name = "TIME", value_parser = At::read, allow_hyphen_values = true)]
         at: Option<At>,
     },
+    /// Go back to what was set when a version was in force
+    #[command(after_help = "\
+Examples:
+  tollgate config history                            which versions there are
+  tollgate config rollback 7 --dry-run               version 1796043897000000.7, and what would change
+  tollgate config rollback 1796043897000000.7 --reason \"429s since the last change\"
+
+It is a change like any other: a new version, with ramps, over 60 s unless --ramp says otherwise. Limits, meters, tiers and
+schedules become what was set then; an override stays on top until it ends. The last 200 changes are kept, fewer of large
+ones; `config history` says how far it reaches.")]
+    Rollback {
+        /// The version, as `config history` shows it, or its number after the point
+        #[arg(value_name = "VERSION")]
+        to: String,
+        /// How long the change takes, in a straight line [default: 60s]
+        #[arg(long, value_name = "DURATION", value_parser = quantity::ramp, allow_hyphen_values = true)]
+        ramp: Option<Span>,
+        /// How it is changed.
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Show what differs between what was set by two versions
+    #[command(after_help = "\
+Examples:
+  tollgate config diff 6 7
+  tollgate config diff 1796043897000000.6       against the version in force
+
+Overrides and ramps are none of it.")]
+    Diff {
+        /// A version, as `config history` shows it, or its number after the point
+        from: String,
+        /// Another one [default: the one in force]
+        to: Option<String>,
+    },
     /// Show what changed, newest first: who, when, why
     #[command(after_help = "Examples:\n  tollgate config history\n  tollgate config history --limit openai")]
     History {
@@ -692,6 +888,17 @@ impl At {
             At::Ago(span) => now_us.saturating_sub(span.0),
         }
     }
+}
+
+/// `tollgate audit`.
+#[derive(Clone, Debug, Args)]
+pub struct Audit {
+    /// The limit
+    #[arg(value_parser = quantity::name)]
+    pub limit: String,
+    /// When: -15m, 2026-11-30T13:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = At::read, allow_hyphen_values = true)]
+    pub at: At,
 }
 
 /// `tollgate status`.

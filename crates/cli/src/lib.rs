@@ -2,6 +2,7 @@
 //!
 //! - [`args`] is the command line, [`commands`] what it does;
 //! - [`file`](mod@file) reads and writes files of limits;
+//! - [`layers`] reads temporary changes and schedules as people type them;
 //! - [`settings`] is where Temporal is, [`connection`] the one way to the workflows: it puts every error into words;
 //! - [`host`] runs the coordinators' code, [`alarm`] tells its log of limits that starve somebody, [`metrics`] what it
 //!   shows to Prometheus, [`temporal_server`] a Temporal dev server beneath it.
@@ -16,6 +17,7 @@ pub mod connection;
 pub mod failure;
 pub mod file;
 pub mod host;
+pub mod layers;
 pub mod logging;
 pub mod metrics;
 pub mod moment;
@@ -47,7 +49,9 @@ pub async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Dev(options) => commands::dev::run(global, options).await,
         Command::Serve(options) => commands::serve::run(global, options).await,
         Command::Limit(command) => commands::limit::run(global, command).await,
+        Command::Schedule(command) => commands::schedule::run(global, command).await,
         Command::Config(command) => commands::config::run(global, command).await,
+        Command::Audit(options) => commands::audit::run(global, options).await,
         Command::Status(options) => commands::status::run(global, options).await,
         Command::Tail(options) => commands::tail::run(global, options).await,
         Command::Top(options) => commands::top::run(global, options).await,

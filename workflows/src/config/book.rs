@@ -4,8 +4,13 @@
 //! is and every problem has been named. A value that changes goes linearly from what is in force now to its target.
 
 mod conduct;
+pub mod overrides;
+pub mod schedules;
+pub mod snapshots;
 pub(super) mod tiers;
 
+use self::overrides::Layers;
+use self::snapshots::Undo;
 use super::text;
 use crate::wire::Unreadable;
 use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, WindowJson, check_target_rate};
@@ -22,6 +27,8 @@ use tollgate_core::units::{Amount, LedgerTime, Span};
 
 /// How many changes are remembered: weeks of an operator's work.
 pub const HISTORY_ENTRIES_MAX: usize = 200;
+/// How many changes that nobody made are remembered: they push out none that somebody made.
+pub const SCHEDULED_ENTRIES_MAX: usize = 50;
 /// How many bytes of text the remembered changes may have: a quarter of what the state may have.
 pub const HISTORY_BYTES_MAX: usize = 256 * 1024;
 /// How many refused signals are remembered, apart from the changes: a sender that repeats a mistake pushes nothing out.
@@ -58,6 +65,12 @@ pub struct Book {
     pub refused: VecDeque<Entry>,
     /// Refused signals, also those that are no longer remembered.
     pub refused_count: u64,
+    /// What may be on top of what is set: only of limits that have any of it.
+    pub layers: BTreeMap<CellKey, Layers>,
+    /// What changes replaced, oldest first: at most [`snapshots::UNDOS_MAX`].
+    pub undos: VecDeque<Undo>,
+    /// From this version on it is known what was set.
+    pub kept_from: Version,
 }
 
 /// One change, or one signal that was refused.
@@ -90,6 +103,8 @@ pub enum Outcome {
     Adopted,
     /// Nothing was changed.
     Refused,
+    /// Nobody made it: it was time.
+    Scheduled,
 }
 
 /// What a change did, or would do.
@@ -106,6 +121,7 @@ struct Plan {
     cells: BTreeMap<CellKey, CellConfig>,
     settings: Settings,
     lines: Vec<String>,
+    layers: BTreeMap<CellKey, Layers>,
 }
 
 impl Book {
@@ -119,6 +135,9 @@ impl Book {
             history: VecDeque::new(),
             refused: VecDeque::new(),
             refused_count: 0,
+            layers: BTreeMap::new(),
+            undos: VecDeque::new(),
+            kept_from: Version { run: began.0, n: 0 },
         }
     }
 
@@ -127,12 +146,16 @@ impl Book {
     /// # Errors
     /// Every problem, up to [`PROBLEMS_MAX`], each naming field, value and range. Nothing was changed then.
     pub fn apply(&mut self, now: LedgerTime, change: &ApplyJson) -> Result<Applied, Vec<String>> {
+        self.advance(now);
         let now = now.max(self.now);
         let plan = self.plan(now, change)?;
         if !change.dry_run {
             self.now = now;
             if !plan.lines.is_empty() {
+                let before = self.snapshot();
                 let replaced = self.commit(plan.cells, plan.settings);
+                self.layers = plan.layers;
+                self.keep(before);
                 let entry =
                     self.entry(&plan.lines, &change.actor, &change.reason, Outcome::Applied, replaced);
                 self.remember(entry);
@@ -155,6 +178,7 @@ impl Book {
 
     /// Remembers a signal that was refused.
     pub fn refuse(&mut self, now: LedgerTime, change: &ApplyJson, problems: &[String]) {
+        self.advance(now);
         self.now = self.now.max(now);
         self.refused_count = self.refused_count.saturating_add(1);
         let (actor, reason) = (cut(&change.actor, ACTOR_BYTES_MAX), cut(&change.reason, REASON_BYTES_MAX));
@@ -175,6 +199,7 @@ impl Book {
         let lines: Vec<String> = configure.cells.iter().map(|cell| described("taken over", cell)).collect();
         let cells = configure.cells.into_iter().map(|cell| (cell.key.clone(), rounded(cell)));
         self.commit(cells.collect(), configure.settings);
+        self.kept_from = self.version;
         let reason = "this workflow began without memory, and the coordinator had limits";
         let entry = self.entry(&lines, ACTOR_SELF, reason, Outcome::Adopted, configure.version);
         self.remember(entry);
@@ -183,6 +208,7 @@ impl Book {
     /// Gives what is in force a version above `other`, which somebody holds although it isn't ours: after a reset of this
     /// workflow, for example. Without this the coordinator would ignore every change up to that number.
     pub fn overtake(&mut self, now: LedgerTime, other: Version) {
+        self.advance(now);
         self.now = self.now.max(now);
         if other < self.version {
             return;
@@ -226,6 +252,7 @@ impl Book {
         calendar: &Calendar,
         boundaries: &[LedgerTime],
     ) -> Result<(), String> {
+        self.advance(now);
         self.now = self.now.max(now);
         let (mut cells, mut lines) = (self.cells.clone(), Vec::new());
         let new = Policy::FixedWindow {
@@ -301,6 +328,12 @@ impl Book {
 
     fn remember(&mut self, entry: Entry) {
         self.history.push_back(entry);
+        let by_time = |entry: &Entry| entry.outcome == Outcome::Scheduled;
+        if self.history.iter().filter(|entry| by_time(entry)).count() > SCHEDULED_ENTRIES_MAX
+            && let Some(oldest) = self.history.iter().position(by_time)
+        {
+            self.history.remove(oldest);
+        }
         let mut bytes: usize = self.history.iter().map(Entry::bytes).sum();
         while self.history.len() > HISTORY_ENTRIES_MAX
             || (bytes > HISTORY_BYTES_MAX && self.history.len() > 1)
@@ -318,7 +351,12 @@ impl Book {
             Span::ZERO
         });
         self.check_names(change, &mut problems);
-        let mut plan = Plan { cells: self.cells.clone(), settings: self.settings, lines: Vec::new() };
+        let mut plan = Plan {
+            cells: self.cells.clone(),
+            settings: self.settings,
+            lines: Vec::new(),
+            layers: self.layers.clone(),
+        };
         if let Some(rate) = change.target_rate_milli
             && rate != self.settings.target_rate_milli
         {
@@ -341,6 +379,7 @@ impl Book {
         for name in &change.resume {
             plan.pause(name, false);
         }
+        let in_force = plan.uncover();
         for limit in &change.set {
             if check_limit(limit, &mut problems) {
                 let ramp = Ramp { now, over: ramp, is_given: change.ramp_ms.is_some() };
@@ -348,6 +387,34 @@ impl Book {
             }
         }
         plan.check_tiers(&change.set, &mut problems);
+        if let Some(version) = &change.rollback {
+            let alone = ApplyJson {
+                actor: change.actor.clone(),
+                reason: change.reason.clone(),
+                ramp_ms: change.ramp_ms,
+                if_version: change.if_version.clone(),
+                rollback: change.rollback.clone(),
+                dry_run: change.dry_run,
+                ..ApplyJson::default()
+            };
+            if *change != alone {
+                problems.add("rollback: other changes beside it, allowed: none");
+            }
+            self.roll_back(&mut plan, version, (now, ramp), &mut problems);
+        }
+        for one in &change.end_overrides {
+            plan.end_override(one, now, &mut problems);
+        }
+        for one in &change.overrides {
+            plan.override_with(one, (now, ramp), (&change.actor, &change.reason), &mut problems);
+        }
+        for one in &change.remove_schedules {
+            plan.unschedule(one, &mut problems);
+        }
+        for one in &change.schedules {
+            plan.schedule(one, &mut problems);
+        }
+        plan.cover(in_force, &self.layers, now, ramp, &mut problems);
         let count = plan.cells.len();
         if count > CELLS_MAX {
             problems.add(format!("limits: {count} after this change, allowed: up to {CELLS_MAX}"));
@@ -399,6 +466,16 @@ impl Book {
             }
             if !self.cells.contains_key(&key) {
                 problems.add(format!("remove_meters: there is no {}", quoted(&key.to_string())));
+            }
+        }
+        let over = change.overrides.iter().map(|one| ("overrides", one.key(), ""));
+        let schedules = change.schedules.iter().map(|one| ("schedules", one.key(), one.name.as_str()));
+        let mut seen = BTreeSet::new();
+        for (list, key, name) in over.chain(schedules) {
+            if !seen.insert((list, key.clone(), name)) {
+                let named =
+                    if name.is_empty() { String::new() } else { format!(", schedule {}", quoted(name)) };
+                problems.add(format!("{list}: {}{named} is given twice", quoted(&key.to_string())));
             }
         }
         let set: BTreeSet<&String> = change.set.iter().map(|limit| &limit.name).collect();
@@ -838,6 +915,8 @@ impl Problems {
 
 #[cfg(test)]
 mod conduct_tests;
+#[cfg(test)]
+mod layer_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

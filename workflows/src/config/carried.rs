@@ -2,6 +2,8 @@
 //!
 //! Everything that a [`Book`] knows is kept, exactly: bursts are whole thousandths of a token by construction.
 
+mod layers;
+
 use super::Push;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
@@ -107,6 +109,9 @@ fn write_book(book: &Book) -> pb::ConfigBook {
         history: book.history.iter().map(write_entry).collect(),
         refused: book.refused.iter().map(write_entry).collect(),
         refused_count: book.refused_count,
+        layers: book.layers.iter().map(layers::write_layers).collect(),
+        undos: book.undos.iter().map(layers::write_undo).collect(),
+        kept_from: Some(version(book.kept_from)),
     }
 }
 
@@ -116,14 +121,18 @@ fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
         let cell = read_limit(limit)?;
         cells.push((cell.key.clone(), cell));
     }
+    let newest = version_of(book.version.ok_or(StateError::Broken("the version"))?);
     Ok(Book {
-        version: version_of(book.version.ok_or(StateError::Broken("the version"))?),
+        version: newest,
         now: LedgerTime(book.now_us),
         settings: Settings { target_rate_milli: book.target_rate_milli },
         cells: cells.into_iter().collect(),
         history: book.history.into_iter().map(read_entry).collect(),
         refused: book.refused.into_iter().map(read_entry).collect(),
         refused_count: book.refused_count,
+        layers: book.layers.into_iter().map(layers::read_layers).collect::<Result<_, _>>()?,
+        undos: book.undos.into_iter().map(layers::read_undo).collect::<Result<_, _>>()?,
+        kept_from: book.kept_from.map_or(newest, version_of),
     })
 }
 
@@ -164,6 +173,7 @@ fn write_entry(entry: &Entry) -> pb::ConfigEntry {
         Outcome::Applied => pb::ConfigOutcome::Applied,
         Outcome::Adopted => pb::ConfigOutcome::Adopted,
         Outcome::Refused => pb::ConfigOutcome::Refused,
+        Outcome::Scheduled => pb::ConfigOutcome::Scheduled,
     };
     pb::ConfigEntry {
         version: Some(version(entry.version)),
@@ -182,6 +192,7 @@ fn read_entry(entry: pb::ConfigEntry) -> Entry {
         pb::ConfigOutcome::Applied => Outcome::Applied,
         pb::ConfigOutcome::Adopted => Outcome::Adopted,
         pb::ConfigOutcome::Refused => Outcome::Refused,
+        pb::ConfigOutcome::Scheduled => Outcome::Scheduled,
     };
     Entry {
         version: version_of(entry.version.unwrap_or_default()),
@@ -232,6 +243,14 @@ mod tests {
             r#"{"set":[{"name":"daily","rate":{"count":9,"period_ms":86400000},"queue":4,"initial":"empty","policy":
             {"kind":"fixed_window","time_zone":"Europe/Berlin","tz_version":"2026f","boundaries_us":[1,86400000000]}}]}"#,
         );
+        apply(
+            &mut book,
+            9_795_000,
+            r#"{"actor":"bob","reason":"why","overrides":[{"limit":"api","value":{"rate":{"count":9},"burst":4},"for_ms":60000}],
+            "schedules":[{"limit":"daily","name":"night","rule":{"from":"22:00","to":"06:00","days":["fri","sat"]},
+            "value":{"times_milli":1500},"ramp_ms":1000,"windows_us":[[5,86400000000],[86400000000,90000000000]],"tz_version":"2026f"}]}"#,
+        );
+        apply(&mut book, 9_797_000, r#"{"remove":["ïmport"]}"#);
         apply(&mut book, 9_800_000, r#"{"remove":["nope"]}"#);
         book.overtake(LedgerTime(9_900_000), Version { run: 1_000_000, n: 9 });
         Carried {
@@ -258,6 +277,8 @@ mod tests {
     fn nothing_is_lost_between_two_runs() {
         let carried = full();
         assert_eq!(Carried::decode(&carried.encode()).unwrap(), carried);
+        assert!(carried.book.layers.values().all(|layers| layers.on_top.is_some()));
+        assert!(carried.book.undos.iter().any(|undo| undo.cells.values().any(Option::is_some)));
         let mut begun = carried.clone();
         begun.push = Push::default();
         begun.book = Book::new(LedgerTime(5));
@@ -275,6 +296,25 @@ mod tests {
                 assert_eq!(again.book.cells[key].burst.at(now), cell.burst.at(now));
             }
         }
+    }
+
+    #[test]
+    fn what_an_older_release_wrote_is_known_from_its_version_on() {
+        let carried = full();
+        let mut config = pb::Config::decode(carried.encode().as_slice()).unwrap();
+        let book = config.book.as_mut().unwrap();
+        (book.layers, book.undos, book.kept_from) = (Vec::new(), Vec::new(), None);
+        let read = Carried::decode(&config.encode_to_vec()).unwrap().book;
+        assert_eq!((read.kept_from, read.undos.len(), read.layers.len()), (carried.book.version, 0, 0));
+    }
+
+    #[test]
+    fn what_changes_replaced_takes_no_more_than_is_counted_for_it() {
+        let carried = full();
+        let counted: usize = carried.book.undos.iter().map(super::super::book::snapshots::Undo::bytes).sum();
+        let written: usize =
+            carried.book.undos.iter().map(|undo| layers::write_undo(undo).encoded_len()).sum();
+        assert!(written > 100 && written <= counted, "{written} of {counted}");
     }
 
     #[test]
@@ -297,7 +337,35 @@ mod tests {
                 &format!(r#"{{"reason":"{long}","remove":["{long}","x{n}"]}}"#),
             );
         }
-        assert_eq!(carried.book.cells.len(), 993);
+        let windows: Vec<String> = (0..32_u64)
+            .map(|n| 1_796_043_897_000_000 + n * 86_400_000_000)
+            .map(|begin| format!("[{begin},{}]", begin + 1_000))
+            .collect();
+        let schedule = |n: usize| {
+            format!(
+                r#"{{"limit":"api","name":"{}{n:02}","rule":{{"from":"22:00","to":"06:00","time_zone":"{}"}},
+                "value":{{"rate":{{"count":999999999999}}}},"windows_us":[{}],"tz_version":"2026f"}}"#,
+                "s".repeat(60),
+                "z".repeat(64),
+                windows.join(",")
+            )
+        };
+        let schedules: Vec<String> = (0..99).map(schedule).collect();
+        apply(&mut carried.book, 12_000_000, &format!(r#"{{"schedules":[{}]}}"#, schedules.join(",")));
+        let over = |n: usize| {
+            format!(r#"{{"limit":"{}{n:04}","value":{{"times_milli":5}},"for_ms":60000}}"#, "n".repeat(190))
+        };
+        let overrides: Vec<String> = (0..99).map(over).collect();
+        let change = format!(
+            r#"{{"actor":"{}","reason":"{}","overrides":[{}]}}"#,
+            "a".repeat(200),
+            "r".repeat(1_000),
+            overrides.join(",")
+        );
+        apply(&mut carried.book, 12_000_000, &change);
+        assert_eq!(carried.book.layers.values().filter(|layers| layers.over.is_some()).count(), 100);
+        assert_eq!(carried.book.layers.values().map(|layers| layers.schedules.len()).sum::<usize>(), 100);
+        assert_eq!(carried.book.cells.len(), 992);
         let bytes = carried.encode().len();
         assert!(bytes < 1024 * 1024, "{bytes}");
     }

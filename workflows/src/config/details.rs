@@ -1,5 +1,6 @@
 //! What an operator sees of a config workflow in the Temporal UI, as Markdown.
 
+use super::book::overrides::Source;
 use super::{Config, text};
 use crate::details::{clock, escaped, table};
 use std::fmt::Write;
@@ -35,12 +36,13 @@ Change limits with `tollgate limit set api --rate 100/s --burst 32 --ramp 15s`, 
 ```
 
 - It answers with the version and one line for each change, or with every problem.
+- `"overrides": [{"limit": "api", "value": {"times_milli": 2000}, "for_ms": 1800000}]` changes a limit for a time, `"schedules"` does so again and again, `"rollback": "7"` goes back to what version 7 set.
 - It also takes `"remove": ["api"]`, `"abort_ramps": ["api"]`, `"pause": ["api"]` (all its work is refused until `"resume": ["api"]`), `"if_version": "…"`, `"dry_run": true`.
 - A change goes linearly to its target, within 60 s unless `ramp_ms` says otherwise; a new limit begins at once. `burst` and `lease_ms` of a limit that is there stay as they are unless given.
 - Signal `update_config` takes the same and can't answer: what was refused is shown above.
 - Signal `ensure` tells the coordinator again, and starts it when it isn't there.
 
-Queries: `config` (all limits), `effective` with `{"at_ms": 1796043897000}` (the values at that time), `history` with `{"limit": "api", "count": 20}` (who changed what, when and why).
+Queries: `config` (all limits), `effective` with `{"at_ms": 1796043897000}` (the values at that time), `history` with `{"limit": "api", "count": 20}` (who changed what, when and why), `diff` with `{"from": "6", "to": "7"}`.
 "#;
 
 /// The text for the UI.
@@ -98,6 +100,13 @@ fn write(config: &Config, out: &mut String) -> std::fmt::Result {
                 Conduct { shadow: true, .. } => " (shadow)",
                 _ => "",
             };
+            let by = book.layers.get(&limit.key).and_then(|layers| {
+                let top = layers.on_top.as_ref()?;
+                let over = layers.over.as_ref().filter(|_| top.source == Source::Override);
+                let until = over.map(|over| format!(" up to {}", text::time(over.until))).unwrap_or_default();
+                Some(format!(" (by {}{until})", top.source.text()))
+            });
+            let rate = rate + &escaped(&by.unwrap_or_default());
             [escaped(&limit.key.to_string()) + state, rate, burst, text::span(limit.lease)]
         });
         table(out, &["limit", "rate", "burst", "lease"], rows);

@@ -8,8 +8,11 @@
 //! | `escrow` | update | from the coordinator: how much of windows may have been drawn; what is kept in mind |
 //! | `ensure` | signal | tells the coordinator again, and starts it when it isn't there |
 //! | `config`, `effective`, `history` | query | limits, values in force at a time, changes |
+//! | `diff` | query | what differs between what was set by two versions |
 //!
-//! Before the named boundaries of windows run out, it has later ones computed by activity `tollgate.calendar`.
+//! Before the named boundaries of windows run out, it has later ones computed by activity `tollgate.calendar`, and the times
+//! of schedules by activity `tollgate.schedule`. Temporary changes and schedules begin and end by workflow time: what fell due
+//! while no host was there happens as of when it was due.
 //!
 //! After every change it brings the full configuration to the coordinator, for as long as it takes; only the newest
 //! version matters. A workflow that begins without memory first takes over what a coordinator still keeps to; messages
@@ -25,7 +28,7 @@ pub mod view;
 
 use crate::contracts::{
     Activities, CalendarAnswerJson, CalendarAskJson, ConfigStart, ConfigurationReadJson, PushJson,
-    PushedJson, ReadConfigurationJson,
+    PushedJson, ReadConfigurationJson, ScheduleAnswerJson, ScheduleAskJson,
 };
 use crate::contracts::{GROUP_DEFAULT, check_group, group_of_config};
 use crate::coordinator::STATE_ENCODING;
@@ -35,6 +38,7 @@ use crate::wire::escrow::{EscrowCellJson, EscrowJson, EscrowReplyJson};
 use crate::wire::status::UnreadableJson;
 use crate::wire::{Unreadable, payload, read, write};
 use book::Book;
+use book::schedules::{Rule, Window};
 use carried::Carried;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -50,7 +54,7 @@ use tollgate_core::ledger::escrow::Escrow;
 use tollgate_core::limit::{CellKey, Version};
 use tollgate_core::policy::Calendar;
 use tollgate_core::units::{LedgerTime, Span};
-use view::{AtJson, ConfigJson, EffectiveJson, HistoryFilterJson, HistoryJson};
+use view::{AtJson, ConfigJson, DiffAskJson, DiffJson, EffectiveJson, HistoryFilterJson, HistoryJson};
 
 /// Continue as new above this many events: an operator's workflow is replayed in no time, and far below all bounds.
 const HISTORY_EVENTS_MAX: u32 = 2_000;
@@ -84,6 +88,8 @@ pub struct Config {
     calendar_error: String,
     /// Before this they are not asked for again.
     calendar_retry: LedgerTime,
+    /// The same for the times of schedules.
+    schedule_retry: LedgerTime,
     /// Whether it is not known yet which limits a coordinator keeps to.
     adopting: bool,
     /// Signals that came meanwhile: at most [`WAITING_MAX`].
@@ -221,6 +227,17 @@ impl Config {
         })
     }
 
+    /// What differs between what was set by two versions.
+    #[query(name = "diff")]
+    pub fn diff(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
+        answer(&input, |ask: &DiffAskJson| match self.book.difference(&ask.from, ask.to.as_deref()) {
+            Ok((from, to, changes)) => {
+                write(&DiffJson { from: from.to_string(), to: to.to_string(), changes })
+            }
+            Err(error) => write(&serde_json::json!({ "error": error })),
+        })
+    }
+
     /// Who changed what, when and why.
     #[query(name = "history")]
     pub fn history(&self, _ctx: &WorkflowContextView, input: RawValue) -> RawValue {
@@ -255,6 +272,7 @@ impl Config {
             escrows: BTreeMap::new(),
             calendar_error: String::new(),
             calendar_retry: LedgerTime(0),
+            schedule_retry: LedgerTime(0),
             adopting: true,
             waiting: VecDeque::new(),
             twin: Twin::new(ctx.raw().randomness_seed),
@@ -308,6 +326,7 @@ impl Config {
 
     /// What every message begins with: the time, and a look at whether the history was reset.
     fn arrive(&mut self, now: LedgerTime, drawn: u64, run_id: &str) {
+        self.book.advance(now);
         self.book.now = self.book.now.max(now);
         if self.twin.reset_since_last(drawn, run_id) {
             self.renewing = true;
@@ -388,6 +407,7 @@ impl Config {
             Self::adopt(ctx).await;
         }
         loop {
+            Self::advance(ctx);
             if ctx.state(|me| me.may_go(ctx)) {
                 // In a task of its own: a message that comes during the task that continues as new has to wait for the
                 // whole task to be done again.
@@ -399,20 +419,35 @@ impl Config {
                 Self::push(ctx).await;
             } else {
                 let due = |me: &Self| me.may_go(ctx) || (me.wants_push() && !me.must_go(ctx));
-                let (renewal, now) = (ctx.state(Config::renewal_due), ledger_time(ctx.workflow_time()));
-                match renewal {
+                let (wake, now) = (ctx.state(Config::wake), ledger_time(ctx.workflow_time()));
+                match wake {
                     None => {
                         let options = ctx.state(Config::uncancelled);
-                        let due = |me: &Self| due(me) || me.renewal_due().is_some();
+                        let due = |me: &Self| due(me) || me.wake().is_some();
                         ctx.wait_condition_with_options(due, options).await?;
                     }
                     Some(at) if at <= now && !ctx.state(|me| me.must_go(ctx)) => Self::renew(ctx, now).await,
                     Some(at) => {
                         let wait = Duration::from_micros(at.since(now).0).max(PAUSE_MIN);
-                        Self::pause(ctx, wait, |me| due(me) || me.renewal_due() != Some(at)).await;
+                        Self::pause(ctx, wait, |me| due(me) || me.wake() != Some(at)).await;
                     }
                 }
             }
+        }
+    }
+
+    /// When something is to be done although no message comes: the next begin or end, or a time to ask for later ones.
+    fn wake(&self) -> Option<LedgerTime> {
+        let change = self.book.next_change();
+        self.renewal_due().into_iter().chain(change).min()
+    }
+
+    /// Makes what should have happened by now happen.
+    fn advance(ctx: &WorkflowContext<Self>) {
+        let now = ledger_time(ctx.workflow_time());
+        if ctx.state(|me| me.book.next_change().is_some_and(|at| at <= now)) {
+            ctx.state_mut(|me| me.book.advance(now));
+            ctx.set_current_details(ctx.state(details::markdown));
         }
     }
 
@@ -451,12 +486,15 @@ impl Config {
 
     /// When later boundaries are to be asked for.
     fn renewal_due(&self) -> Option<LedgerTime> {
-        self.book.renewal_due().map(|due| due.max(self.calendar_retry))
+        let windows = self.book.renewal_due().map(|due| due.max(self.calendar_retry));
+        let schedules = self.book.schedules_due().map(|due| due.max(self.schedule_retry));
+        windows.into_iter().chain(schedules).min()
     }
 
     /// Has later boundaries of windows computed.
     async fn renew(ctx: &WorkflowContext<Self>, now: LedgerTime) {
-        for calendar in ctx.state(|me| me.book.renewals(now)) {
+        let due = ctx.state(|me| if me.calendar_retry <= now { me.book.renewals(now) } else { Vec::new() });
+        for calendar in due {
             let window = WindowJson::of(calendar.unit);
             let time_zone = calendar.time_zone.clone();
             let input = write(&CalendarAskJson { window, time_zone, from_us: now.0 });
@@ -468,6 +506,18 @@ impl Config {
                 answer.map_err(Unreadable::new).and_then(|answer| read::<CalendarAnswerJson>(&answer));
             let now = ledger_time(ctx.workflow_time());
             ctx.state_mut(|me| me.take_boundaries(now, calendar, answer));
+        }
+        let rules =
+            ctx.state(|me| if me.schedule_retry <= now { me.book.due_rules(now) } else { Vec::new() });
+        for rule in rules {
+            let input = write(&ScheduleAskJson { rule: rule.json(), from_us: now.0 });
+            let token = ctx.state(|me| me.token.clone());
+            let options = calendar_activity(token, &format!("when it is {}", rule.text()));
+            let answer = ctx.execute_activity(Activities::schedule, input, options).await;
+            let answer =
+                answer.map_err(Unreadable::new).and_then(|answer| read::<ScheduleAnswerJson>(&answer));
+            let now = ledger_time(ctx.workflow_time());
+            ctx.state_mut(|me| me.take_windows(now, &rule, answer));
         }
         ctx.set_current_details(ctx.state(details::markdown));
     }
@@ -495,6 +545,27 @@ impl Config {
         };
     }
 
+    fn take_windows(&mut self, now: LedgerTime, rule: &Rule, answer: Result<ScheduleAnswerJson, Unreadable>) {
+        let result = match answer {
+            Ok(ScheduleAnswerJson::Ok { windows_us, tz_version }) => {
+                let window =
+                    |[begin, end]: [u64; 2]| Window { begin: LedgerTime(begin), end: LedgerTime(end) };
+                let windows: Vec<Window> = windows_us.into_iter().map(window).collect();
+                self.book.renew_schedules(now, rule, &windows, &tz_version)
+            }
+            Ok(ScheduleAnswerJson::Refused { message }) => Err(message),
+            Err(error) => Err(error.to_string()),
+        };
+        let failed = result.is_err();
+        self.calendar_error = match result {
+            Ok(()) => String::new(),
+            Err(error) => format!("schedule {}: {error}", rule.text()),
+        };
+        if failed || self.book.schedules_due().is_some_and(|due| due <= now) {
+            self.schedule_retry = now + CALENDAR_PAUSE;
+        }
+    }
+
     /// Brings the newest version to the coordinator, unless a newer one comes up meanwhile.
     async fn push(ctx: &WorkflowContext<Self>) {
         let (input, sent) = ctx.state_mut(|me| {
@@ -509,9 +580,25 @@ impl Config {
         let superseded = |me: &Self| me.push.again || me.book.version != sent || me.must_go(ctx);
         let mut newer =
             std::pin::pin!(ctx.wait_condition_with_options(superseded, ctx.state(Config::uncancelled)));
-        let result = select! {
-            result = pushed => Some(result),
-            _ = newer => None,
+        let result = match ctx.state(|me| me.book.next_change()) {
+            None => select! {
+                result = pushed => Some(result),
+                _ = newer => None,
+            },
+            // What begins or ends meanwhile makes a newer one.
+            Some(at) => {
+                let wait = Duration::from_micros(at.since(ledger_time(ctx.workflow_time())).0);
+                let (wait, over) = (wait.max(Duration::from_millis(1)), WorkflowCancellationToken::new());
+                let mut change =
+                    ctx.timer(TimerOptions::builder(wait).cancellation_token(over.clone()).build());
+                let result = select! {
+                    result = pushed => Some(result),
+                    _ = newer => None,
+                    _ = change => None,
+                };
+                over.cancel();
+                result
+            }
         };
         let Some(result) = result else {
             // An attempt that is under way may still arrive: the coordinator takes newer versions only.

@@ -1,10 +1,12 @@
 //! What the queries of the config workflow answer.
 
+use super::book::overrides::Source;
 use super::book::tiers::floor_text;
 use super::book::{Book, Entry, Outcome};
 use super::{Config, text};
 use crate::wire::conduct::ConductJson;
 use crate::wire::config::{ExactRateJson, InitialJson, PolicyJson};
+use crate::wire::layers::{OverridingJson, ScheduleJson};
 use crate::wire::status::UnreadableJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::Rate;
@@ -112,6 +114,15 @@ pub struct ConfiguredLimitJson {
     /// The ramp of the burst, while it is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_ramp: Option<RampJson>,
+    /// What is in force instead of what was set: `override`, or `schedule night`. Ramps lead there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The temporary change, if there is one.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overriding: Option<OverridingJson>,
+    /// Changes that come back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduleJson>,
 }
 
 /// A linear change that is under way.
@@ -183,8 +194,33 @@ pub struct HistoryFilterJson {
 pub struct HistoryJson {
     /// The version in force.
     pub version: String,
+    /// The oldest version of which it is known what was set: for rollback and differences.
+    #[serde(default)]
+    pub kept_from: String,
     /// Newest first.
     pub entries: Vec<EntryJson>,
+}
+
+/// Input of query `diff`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(expecting = "a JSON object")]
+pub struct DiffAskJson {
+    /// A version, `run.n`, or the number `n` alone.
+    pub from: String,
+    /// Another one; the one in force if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+}
+
+/// Result of query `diff`: what was set, without temporary changes and ramps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiffJson {
+    /// The version that was named.
+    pub from: String,
+    /// The other one.
+    pub to: String,
+    /// One line for each difference.
+    pub changes: Vec<String>,
 }
 
 /// One change, or one signal that was refused.
@@ -201,7 +237,8 @@ pub struct EntryJson {
     /// Why.
     #[serde(default)]
     pub reason: String,
-    /// `applied`, `adopted` (taken over from the coordinator) or `refused` (a signal; nothing was changed).
+    /// `applied`, `adopted` (taken over from the coordinator), `refused` (a signal; nothing was changed) or `scheduled` (nobody
+    /// made it: it was time).
     pub outcome: String,
     /// One line per change; problems of a refused one.
     pub lines: Vec<String>,
@@ -225,7 +262,7 @@ impl ConfigJson {
                 .iter()
                 .map(|(key, cell)| ConfiguredLimitJson {
                     escrowed: config.escrows.get(key).map(|kept| kept.tokens),
-                    ..ConfiguredLimitJson::of(cell, book.now)
+                    ..ConfiguredLimitJson::of(book, cell)
                 })
                 .collect(),
             calendar_error: config.calendar_error.clone(),
@@ -249,8 +286,9 @@ impl ConfigJson {
 }
 
 impl ConfiguredLimitJson {
-    /// A limit as it was set, and as it is at `now`.
-    pub fn of(cell: &CellConfig, now: LedgerTime) -> ConfiguredLimitJson {
+    /// A limit as it was set, and as it is now; `cell` is one of the book's.
+    pub fn of(book: &Book, cell: &CellConfig) -> ConfiguredLimitJson {
+        let (now, set, layers) = (book.now, book.underneath(cell), book.layers.get(&cell.key));
         let ramp = |from: String, to: String, start: LedgerTime, end: LedgerTime| {
             (now < end).then_some(RampJson { from, to, start_us: start.0, end_us: end.0 })
         };
@@ -260,9 +298,9 @@ impl ConfiguredLimitJson {
             limit: cell.key.limit.clone(),
             meter: cell.key.meter.clone(),
             tier: cell.key.tier.clone(),
-            rate: exact(rate.target),
-            rate_text: text::rate(rate.target),
-            burst: u64::try_from(burst.target.whole()).unwrap_or(0),
+            rate: exact(set.rate.target),
+            rate_text: text::rate(set.rate.target),
+            burst: u64::try_from(set.burst.target.whole()).unwrap_or(0),
             policy: PolicyJson::of(&cell.policy),
             lease_ms: cell.lease.millis(),
             initial: InitialJson::of(cell.initial),
@@ -271,21 +309,42 @@ impl ConfiguredLimitJson {
             escrowed: None,
             moved: !cell.fresh,
             rank: cell.priority.rank,
-            floor: (cell.priority.floor < Share::ONE).then(|| floor_text(cell)),
+            floor: (set.priority.floor < Share::ONE).then(|| floor_text(&set)),
             lends: cell.priority.lends,
             effective: EffectiveLimitJson::of(cell, now),
             rate_ramp: ramp(text::rate(rate.source), text::rate(rate.target), rate.start, rate.end),
             burst_ramp: ramp(tokens(burst.source), tokens(burst.target), burst.start, burst.end),
+            by: layers.and_then(|layers| layers.on_top.as_ref()).map(|top| match &top.source {
+                Source::Override => "override".to_owned(),
+                Source::Schedule(_) => top.source.text(),
+            }),
+            overriding: layers.and_then(|layers| layers.over.as_ref()).map(|over| OverridingJson {
+                value: over.value.json(),
+                value_text: over.value.text(),
+                since_us: over.since.0,
+                until_us: over.until.0,
+                ramp_ms: over.ramp.millis(),
+                actor: over.actor.clone(),
+                reason: over.reason.clone(),
+            }),
+            schedules: layers
+                .into_iter()
+                .flat_map(|layers| &layers.schedules)
+                .map(|(name, schedule)| schedule.json(&cell.key, name))
+                .collect(),
         }
     }
 }
 
 impl EffectiveJson {
-    /// The values in force at `at`.
+    /// The values in force at `at`, by all that is known to come.
     pub fn of(book: &Book, at: LedgerTime) -> EffectiveJson {
+        let version = book.version.to_string();
+        let mut book = book.clone();
+        book.advance(at);
         EffectiveJson {
             at_us: at.0,
-            version: book.version.to_string(),
+            version,
             limits: book.cells.values().map(|cell| EffectiveLimitJson::of(cell, at)).collect(),
         }
     }
@@ -317,6 +376,7 @@ impl HistoryJson {
         let newest = entries.iter().rev().filter(fits).take(count);
         HistoryJson {
             version: book.version.to_string(),
+            kept_from: book.kept_from.to_string(),
             entries: newest.map(|entry| EntryJson::of(entry)).collect(),
         }
     }
@@ -328,6 +388,7 @@ impl EntryJson {
             Outcome::Applied => "applied",
             Outcome::Adopted => "adopted",
             Outcome::Refused => "refused",
+            Outcome::Scheduled => "scheduled",
         };
         EntryJson {
             at_us: entry.at.0,

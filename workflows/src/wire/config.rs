@@ -2,6 +2,7 @@
 
 use super::Unreadable;
 use super::conduct::{ConductJson, WhenLostJson};
+use super::layers::{OverrideJson, ScheduleJson, ScheduleNameJson};
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::{BurstCurve, Rate, RateCurve};
 use tollgate_core::ledger::{Configure, Settings};
@@ -362,6 +363,21 @@ pub struct ApplyJson {
     /// Messages a second that the group's coordinator aims at, in thousandths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_rate_milli: Option<u64>,
+    /// Temporary changes: they fall back by themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<OverrideJson>,
+    /// Meters whose temporary change ends now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub end_overrides: Vec<MeterJson>,
+    /// Schedules to create or replace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduleJson>,
+    /// Schedules to remove.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remove_schedules: Vec<ScheduleNameJson>,
+    /// Go back to what was set when this version was in force: `run.n`, or the number `n` alone. Goes with nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<String>,
     /// Say what would change, and change nothing.
     #[serde(default)]
     pub dry_run: bool,

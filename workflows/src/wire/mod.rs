@@ -12,6 +12,7 @@ pub mod config;
 pub mod escrow;
 pub mod explain;
 pub mod granted;
+pub mod layers;
 pub mod lease;
 pub mod outlook;
 pub mod status;

@@ -19,6 +19,7 @@ use tollgate_workflows::config::view::{ConfigJson, ConfiguredLimitJson};
 use tollgate_workflows::wire::config::{
     AppliedJson, ApplyJson, LimitJson, LimitPolicyJson, MeterJson, PolicyJson,
 };
+use tollgate_workflows::wire::layers::{ScheduleJson, ScheduleNameJson};
 
 /// Puts what files say in force: all of it in one version, or nothing.
 ///
@@ -106,6 +107,11 @@ fn checked(files: &Files) -> Result<Wanted, Failure> {
     let all = ApplyJson {
         set: wanted.limits.iter().map(|(_, limit)| limit.clone()).collect(),
         ramp_ms: wanted.ramp_ms,
+        // Others may be of limits that are there already.
+        schedules: schedules(wanted.schedules.as_ref())
+            .filter(|schedule| wanted.limits.iter().any(|(_, limit)| limit.key() == schedule.key()))
+            .cloned()
+            .collect(),
         ..ApplyJson::default()
     };
     if problems.is_empty()
@@ -141,6 +147,22 @@ async fn change(
         tier: limit.tier.clone(),
     };
     let others: Vec<CellKey> = config.limits.iter().map(key).filter(|key| !stated.contains(key)).collect();
+    apply.schedules = schedules(wanted.schedules.as_ref()).cloned().collect();
+    if wanted.schedules.is_some() {
+        // Files that say something of schedules say all of them, for the limits that they name.
+        let old = config.limits.iter().flat_map(|limit| &limit.schedules);
+        let goes = |old: &&ScheduleJson| {
+            let stays = |new: &ScheduleJson| new.key() == old.key() && new.name == old.name;
+            stated.contains(&old.key()) && !apply.schedules.iter().any(stays)
+        };
+        let named = |old: &ScheduleJson| ScheduleNameJson {
+            limit: old.limit.clone(),
+            meter: old.meter.clone(),
+            tier: old.tier.clone(),
+            name: old.name.clone(),
+        };
+        apply.remove_schedules = old.filter(goes).map(named).collect();
+    }
     if !files.prune {
         return Ok((apply, others));
     }
@@ -161,6 +183,10 @@ async fn change(
         }
     }
     Ok((apply, Vec::new()))
+}
+
+fn schedules(of: Option<&Vec<(String, ScheduleJson)>>) -> impl Iterator<Item = &ScheduleJson> {
+    of.into_iter().flatten().map(|(_, schedule)| schedule)
 }
 
 /// Whether a limit as it is configured follows the calendar that it is to follow.

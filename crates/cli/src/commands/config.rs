@@ -7,8 +7,9 @@ use crate::failure::Failure;
 use crate::moment::{self, clock, relative};
 use crate::table::{Cell, Paint, Side, Table, printable};
 use tollgate_core::limit::CellKey;
+use tollgate_core::units::Span;
 use tollgate_workflows::config::view::{
-    AtJson, ConfigJson, EffectiveJson, EntryJson, HistoryFilterJson, HistoryJson,
+    AtJson, ConfigJson, DiffAskJson, DiffJson, EffectiveJson, EntryJson, HistoryFilterJson, HistoryJson,
 };
 
 /// Shows the configuration and its history.
@@ -29,6 +30,18 @@ pub async fn run(global: &Global, command: &Config) -> Result<(), Failure> {
             let answer = session.query(Workflow::Config, "effective", &at).await?;
             let effective = answer.read()?;
             (answer, render_effective(&effective, now_us, paint))
+        }
+        Config::Rollback { to, ramp, change } => {
+            let mut apply = limit::base(change);
+            apply.rollback = Some(to.clone());
+            apply.ramp_ms = ramp.map(Span::millis);
+            return limit::send(&session, &apply, global.json).await;
+        }
+        Config::Diff { from, to } => {
+            let ask = DiffAskJson { from: from.clone(), to: to.clone() };
+            let answer = session.query(Workflow::Config, "diff", &ask).await?;
+            let diff = answer.read()?;
+            (answer, render_diff(&diff, paint))
         }
         Config::History { limit, count } => {
             let filter = HistoryFilterJson { limit: limit.clone().unwrap_or_default(), count: *count };
@@ -93,17 +106,34 @@ fn render_history(history: &HistoryJson, now_us: u64, paint: Paint) -> String {
     if history.entries.is_empty() {
         return "no changes\n".to_owned();
     }
-    history.entries.iter().map(|entry| render_entry(entry, now_us, paint)).collect()
+    let entries: String = history.entries.iter().map(|entry| render_entry(entry, now_us, paint)).collect();
+    if history.kept_from.is_empty() {
+        return entries;
+    }
+    let reach = format!("what was set is known from version {} on (rollback, diff)", history.kept_from);
+    format!("{entries}{}\n", paint.dim(&printable(&reach)))
+}
+
+fn render_diff(diff: &DiffJson, paint: Paint) -> String {
+    let title = paint.bold(&format!("{} → {}", printable(&diff.from), printable(&diff.to)));
+    let lines: String = diff.changes.iter().map(|line| format!("    {}\n", printable(line))).collect();
+    let lines = if lines.is_empty() { "    the same is set\n".to_owned() } else { lines };
+    format!("{title}\n{lines}")
 }
 
 fn render_entry(entry: &EntryJson, now_us: u64, paint: Paint) -> String {
     let when = super::status::dated(entry.at_us, now_us);
     let title = match entry.outcome.as_str() {
         "refused" => paint.alarm("refused"),
+        "scheduled" => format!("{} by itself", paint.bold(&printable(&entry.version))),
         "adopted" => format!("{} adopted from the coordinator", paint.bold(&printable(&entry.version))),
         _ => paint.bold(&printable(&entry.version)),
     };
-    let mut text = format!("{title}  {when}  by {}", printable(&entry.actor));
+    let instead = match entry.replaced == entry.version || entry.outcome == "refused" {
+        true => String::new(),
+        false => format!(" instead of {}", printable(&entry.replaced)),
+    };
+    let mut text = format!("{title}{instead}  {when}  by {}", printable(&entry.actor));
     if !entry.reason.is_empty() {
         text.push_str(&format!(": {}", printable(&entry.reason)));
     }
@@ -136,10 +166,10 @@ mod tests {
             lines_left_out,
         };
         let entries = vec![entry("applied", "tier 2\u{1b}[2J", 0), entry("refused", "", 3)];
-        let history = HistoryJson { version: "7.2".to_owned(), entries };
+        let history = HistoryJson { version: "7.2".to_owned(), kept_from: String::new(), entries };
         assert_eq!(
             render_history(&history, NOW, Paint::OFF),
-            "7.2  2026-11-30 13:03:27Z (1m30s ago)  by ann@desk: tier 2\u{fffd}[2J\n    a: rate 50/s -> 60/s over 15 s\n\
+            "7.2 instead of 7.1  2026-11-30 13:03:27Z (1m30s ago)  by ann@desk: tier 2\u{fffd}[2J\n    a: rate 50/s -> 60/s over 15 s\n\
              refused  2026-11-30 13:03:27Z (1m30s ago)  by ann@desk\n    a: rate 50/s -> 60/s over 15 s\n    \
              … 3 more, not kept\n"
         );

@@ -87,6 +87,7 @@ pub async fn run(global: &Global, command: &Limit) -> Result<(), Failure> {
                 true => print_line(&line),
             }
         }
+        Limit::Override(options) => super::overriding::run(global, &session, options).await,
         Limit::Get { name } => {
             let config: ConfigJson = session.query(Workflow::Config, "config", &()).await?.read()?;
             let found: Vec<_> = config.limits.into_iter().filter(|limit| limit.limit == *name).collect();
@@ -123,9 +124,7 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
         ("RAMPS", Side::Left),
     ]);
     for limit in limits {
-        let key =
-            CellKey { limit: limit.limit.clone(), meter: limit.meter.clone(), tier: limit.tier.clone() }
-                .to_string();
+        let key = key_of(limit).to_string();
         let ramps = ramps(limit, now_us);
         table.row(vec![
             Cell::new(key),
@@ -144,7 +143,16 @@ pub fn render(limits: &[ConfiguredLimitJson], now_us: u64, paint: Paint) -> Stri
     for line in limits.iter().filter_map(|limit| windows(limit, now_us)) {
         text.push_str(&format!("{}\n", paint.dim(&printable(&line))));
     }
+    for line in
+        limits.iter().flat_map(|limit| super::overriding::notes(limit, &key_of(limit).to_string(), now_us))
+    {
+        text.push_str(&format!("{}\n", paint.warn(&line)));
+    }
     text
+}
+
+fn key_of(limit: &ConfiguredLimitJson) -> CellKey {
+    CellKey { limit: limit.limit.clone(), meter: limit.meter.clone(), tier: limit.tier.clone() }
 }
 
 /// When the next windows of a limit begin, and who says so.
@@ -419,7 +427,7 @@ fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use tollgate_workflows::config::view::{CoordinatorKnowsJson, EffectiveLimitJson, RampJson};
     use tollgate_workflows::wire::conduct::WhenLostJson;
@@ -461,6 +469,9 @@ mod tests {
             },
             rate_ramp: None,
             burst_ramp: None,
+            by: None,
+            overriding: None,
+            schedules: Vec::new(),
         }
     }
 

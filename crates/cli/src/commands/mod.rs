@@ -1,11 +1,14 @@
 //! The commands.
 
 pub mod apply;
+pub mod audit;
 pub mod config;
 pub mod dev;
 pub mod explain;
 pub mod history;
 pub mod limit;
+pub mod overriding;
+pub mod schedule;
 pub mod serve;
 pub mod status;
 pub mod tail;

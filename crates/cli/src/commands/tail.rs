@@ -242,7 +242,11 @@ mod tests {
             lines: vec![format!("a: change {n}")],
             lines_left_out: 0,
         };
-        let history = |entries: Vec<EntryJson>| HistoryJson { version: "7.9".to_owned(), entries };
+        let history = |entries: Vec<EntryJson>| HistoryJson {
+            version: "7.9".to_owned(),
+            kept_from: String::new(),
+            entries,
+        };
         let before = history(vec![entry(1, "applied")]);
         let now = history(vec![entry(3, "refused"), entry(2, "applied"), entry(1, "applied")]);
         let happened = changes_since(&before, &now);

@@ -40,7 +40,13 @@ pub fn export(configured: &[ConfiguredLimitJson], language: Language) -> (String
             place[name] = value;
         }
     }
-    let file = Value::Object(Map::from_iter([("limits".to_owned(), limits)]));
+    let mut file = Map::from_iter([("limits".to_owned(), limits)]);
+    let schedules: Vec<Value> =
+        configured.iter().flat_map(|limit| &limit.schedules).map(super::schedules::exported).collect();
+    if !schedules.is_empty() {
+        file.insert("schedules".to_owned(), schedules.into());
+    }
+    let file = Value::Object(file);
     let text = match language {
         // Strings and tables of strings: nothing that either couldn't write.
         Language::Toml => toml::to_string(&file).unwrap_or_default(),
@@ -188,8 +194,8 @@ mod tests {
         ";
         let mut book = Book::new(NOW);
         assert_eq!(applied(&mut book, text).len(), 7);
-        let now = NOW;
-        let configured: Vec<_> = book.cells.values().map(|cell| ConfiguredLimitJson::of(cell, now)).collect();
+        let configured: Vec<_> =
+            book.cells.values().map(|cell| ConfiguredLimitJson::of(&book, cell)).collect();
         for language in [Language::Toml, Language::Yaml, Language::Json] {
             let (text, notes) = export(&configured, language);
             assert!(notes.is_empty(), "{notes:?}");

@@ -7,9 +7,10 @@ use tollgate_core::limit::{CellKey, check_label, check_name};
 use tollgate_core::units::{LedgerTime, Span};
 use tollgate_workflows::wire::conduct::{ConductJson, WhenLostJson};
 use tollgate_workflows::wire::config::{InitialJson, LimitJson, LimitPolicyJson, RateJson, WindowJson};
+use tollgate_workflows::wire::layers::ScheduleJson;
 
 /// What a file may have.
-pub const FILE_FIELDS: &[&str] = &["$schema", "limits", "ramp"];
+pub const FILE_FIELDS: &[&str] = &["$schema", "limits", "ramp", "schedules"];
 /// What a limit may have beyond what a meter may have.
 pub const LIMIT_FIELDS: &[&str] = &["meters"];
 /// What a meter may have beyond what a tier of it may have.
@@ -67,9 +68,11 @@ pub struct File {
     pub limits: Vec<Stated>,
     /// How long changes ramp.
     pub ramp: Option<(Place, u64)>,
+    /// Schedules, if the file says anything of them.
+    pub schedules: Option<Vec<(Place, ScheduleJson)>>,
     /// All that is wrong.
     pub problems: Vec<(Place, String)>,
-    now: LedgerTime,
+    pub(super) now: LedgerTime,
 }
 
 /// How a meter counts.
@@ -102,6 +105,7 @@ pub fn decode(tree: &Node, now: LedgerTime) -> File {
                 let ramp = file.duration("ramp", &entry.node, quantity::ramp);
                 file.ramp = ramp.map(|ramp| (entry.node.place, ramp.millis()));
             }
+            "schedules" => file.schedules = Some(file.schedules(&entry.node)),
             // For editors.
             _ => {}
         }
@@ -152,16 +156,16 @@ impl Fields {
 }
 
 impl File {
-    fn problem(&mut self, place: Place, why: String) {
+    pub(super) fn problem(&mut self, place: Place, why: String) {
         self.problems.push((place, why));
     }
 
-    fn wrong(&mut self, field: &str, node: &Node, allowed: &str) {
+    pub(super) fn wrong(&mut self, field: &str, node: &Node, allowed: &str) {
         self.problem(node.place, format!("{field} is {}, allowed: {allowed}", node.value.shown()));
     }
 
     /// The entries of a table that has no others than these.
-    fn table<'a>(&mut self, what: &str, node: &'a Node, known: &[&[&str]]) -> Option<&'a [Entry]> {
+    pub(super) fn table<'a>(&mut self, what: &str, node: &'a Node, known: &[&[&str]]) -> Option<&'a [Entry]> {
         let Value::Table(entries) = &node.value else {
             // An empty file of YAML is nothing, and says nothing.
             if node.value != Value::Nothing {
@@ -346,7 +350,7 @@ impl File {
         quantity::rate(&text).map_err(|why| self.problem(node.place, format!("rate is {text:?}, {why}"))).ok()
     }
 
-    fn whole(&mut self, field: &str, node: &Node) -> Option<u64> {
+    pub(super) fn whole(&mut self, field: &str, node: &Node) -> Option<u64> {
         self.read(field, node, quantity::burst)
     }
 
@@ -358,7 +362,7 @@ impl File {
         read(&number).map_err(|why| self.problem(node.place, format!("{field} is {number}, {why}"))).ok()
     }
 
-    fn duration(
+    pub(super) fn duration(
         &mut self,
         field: &str,
         node: &Node,
@@ -367,7 +371,12 @@ impl File {
         self.text(field, node, read)
     }
 
-    fn text<T>(&mut self, field: &str, node: &Node, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    pub(super) fn text<T>(
+        &mut self,
+        field: &str,
+        node: &Node,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
         let text = match &node.value {
             Value::Text(text) => text.clone(),
             other => other.shown(),
@@ -593,7 +602,7 @@ rate = \"5/s\"
         let text = problems.join("\n");
         for part in [
             "1:8 ramp is \"soon\", allowed: ",
-            "2:1 the file has no \"rates\"; there are $schema, limits, ramp",
+            "2:1 the file has no \"rates\"; there are $schema, limits, ramp, schedules",
             "4:8 rate is \"5/parsec\", allowed: ",
             "5:1 limit \"a\" has no \"brust\"; is \"burst\" meant?",
             "limit \"b\": burst is given without rate",
@@ -624,6 +633,7 @@ rate = \"5/s\"
             names
         };
         assert_eq!(fields("/properties"), sorted(&[FILE_FIELDS]));
+        assert_eq!(fields("/$defs/schedule/properties"), sorted(&[super::super::schedules::SCHEDULE_FIELDS]));
         assert_eq!(fields("/$defs/limit/properties"), sorted(&[CELL_FIELDS, METER_FIELDS, LIMIT_FIELDS]));
         assert_eq!(fields("/$defs/meter/properties"), sorted(&[CELL_FIELDS, METER_FIELDS]));
         assert_eq!(fields("/$defs/tier/properties"), sorted(&[CELL_FIELDS, TIER_FIELDS]));

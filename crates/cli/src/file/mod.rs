@@ -5,6 +5,7 @@
 
 pub mod export;
 pub mod limits;
+pub mod schedules;
 pub mod tree;
 
 use crate::failure::Failure;
@@ -15,6 +16,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use tollgate_core::units::LedgerTime;
 use tollgate_workflows::wire::config::LimitJson;
+use tollgate_workflows::wire::layers::ScheduleJson;
 use tree::Language;
 
 /// The most that is read of one file: a thousand limits take a tenth of it.
@@ -31,6 +33,8 @@ pub struct Wanted {
     pub limits: Vec<(String, LimitJson)>,
     /// How long changes ramp, if the files say so.
     pub ramp_ms: Option<u64>,
+    /// Schedules with file, line and column, if any file says something of them.
+    pub schedules: Option<Vec<(String, ScheduleJson)>>,
 }
 
 /// Reads files, directories (their `.toml`, `.yaml`, `.yml` and `.json` files, not those below) and, for `-`, standard input.
@@ -61,6 +65,19 @@ pub fn read(paths: &[PathBuf], language: Option<Language>) -> Result<Wanted, Fai
                     problems.push(format!("{here}: ramp differs from the one at {there}"));
                 }
                 _ => (ramp_from, wanted.ramp_ms) = (Some(here), Some(ramp_ms)),
+            }
+        }
+        if let Some(schedules) = file.schedules {
+            let all = wanted.schedules.get_or_insert_default();
+            for (place, schedule) in schedules {
+                let here = format!("{name}:{place}");
+                let is_it = |(_, other): &&(String, ScheduleJson)| {
+                    other.key() == schedule.key() && other.name == schedule.name
+                };
+                if let Some((there, _)) = all.iter().find(is_it) {
+                    problems.push(format!("{here}: schedule {:?} is also at {there}", schedule.name));
+                }
+                all.push((here, schedule));
             }
         }
         let mut new = BTreeMap::new();

@@ -34,7 +34,7 @@ fn nobody() -> String {
 
 #[test]
 fn every_command_explains_itself_with_examples() {
-    let commands: [&[&str]; 22] = [
+    let commands: [&[&str]; 29] = [
         &[],
         &["dev"],
         &["serve"],
@@ -43,6 +43,13 @@ fn every_command_explains_itself_with_examples() {
         &["limit", "list"],
         &["limit", "rm"],
         &["limit", "abort-ramp"],
+        &["limit", "override"],
+        &["schedule", "set"],
+        &["schedule", "ls"],
+        &["schedule", "rm"],
+        &["config", "rollback"],
+        &["config", "diff"],
+        &["audit"],
         &["apply"],
         &["plan"],
         &["validate"],
@@ -73,13 +80,23 @@ fn every_command_explains_itself_with_examples() {
 
 #[test]
 fn wrong_usage_ends_with_2_and_names_option_value_and_what_is_allowed() {
-    let cases: [(&[&str], &[&str]); 8] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (&[], &["Usage: tollgate"]),
         (&["limits"], &["'limits'", "limit"]),
         (&["limit", "set", "api", "--rate", "-1"], &["'-1'", "--rate", "allowed: COUNT or COUNT/PERIOD"]),
         (&["limit", "set", "api", "--rate", "5/0s"], &["'5/0s'", "--rate", "a period from 1ms to 366d"]),
         (&["limit", "set", "api", "--lease", "1h"], &["'1h'", "--lease", "allowed: 2 s to 120 s"]),
         (&["limit", "set", " api", "--rate", "5"], &["' api'", "no blanks at the ends"]),
+        (&["limit", "override", "api", "--rate", "2y", "--for", "1m"], &["'2y'", "--rate", "2x or 0.5x"]),
+        (
+            &["limit", "override", "api", "--rate", "2x", "--for", "32d"],
+            &["'32d'", "--for", "allowed: 1s to 31d"],
+        ),
+        (
+            &["schedule", "set", "api", "--name", "n", "--rate", "2x", "--between", "0-6"],
+            &["'0-6'", "--between", "such as 00:00-06:00"],
+        ),
+        (&["limit", "override", "api", "--end", "--rate", "2x"], &["--end", "--rate"]),
         (&["status", "--group", "a/b"], &["'a/b'", "--group", "allowed: 1 to 100 of a-z"]),
         (&["status", "--timeout", "1 year"], &["'1 year'", "--timeout", "such as 500ms"]),
     ];
@@ -164,7 +181,11 @@ fn errors_are_json_when_json_is_wanted() {
 #[test]
 fn an_address_where_nobody_listens_ends_with_3_at_once() {
     let address = nobody();
-    let commands: [&[&str]; 6] = [
+    let commands: [&[&str]; 10] = [
+        &["limit", "override", "api", "--end"],
+        &["schedule", "ls"],
+        &["config", "rollback", "1"],
+        &["audit", "api", "--at", "-1m"],
         &["export"],
         &["status"],
         &["explain", "api"],

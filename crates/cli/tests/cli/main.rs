@@ -11,6 +11,7 @@
 mod child;
 mod command_line;
 mod conduct;
+mod config_changes;
 mod deploy;
 mod explain;
 mod files;

@@ -63,6 +63,10 @@ const NAMESPACES: &[&str] = &[
     "figures",
     "fifty",
     "metrics",
+    "override",
+    "rollback",
+    "schedules",
+    "audit",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
