@@ -1,5 +1,9 @@
 //! The command line.
 
+mod operate;
+
+pub use operate::{Evict, OfLimit, Ramp, Worker};
+
 use crate::file::tree::Language;
 use crate::quantity;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -223,6 +227,12 @@ SINCE is from when on it has been so without a break. UNUSED is what a share bri
 tokens that lay in its bucket when it last asked. Figures are as of the coordinator's last message. A worker knows
 more about itself, such as that it can't reach Temporal: see its log, or `Gate::state`.")]
     Explain(Explain),
+    /// Show workers, and take their quota away
+    #[command(subcommand)]
+    Worker(Worker),
+    /// Show, stop, pause and resume ramps
+    #[command(subcommand)]
+    Ramp(Ramp),
     /// Write the history of a workflow's run to a file, as tests of the workflows replay it
     #[command(hide = true)]
     HistoryExport(HistoryExport),

@@ -3,11 +3,13 @@
 //! A change is checked as a whole before any of it happens: either all of it is in force under a new version, or nothing
 //! is and every problem has been named. A value that changes goes linearly from what is in force now to its target.
 
+pub(super) mod ramps;
 pub(super) mod tiers;
 
 use super::text;
 use crate::wire::Unreadable;
 use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, WindowJson, check_target_rate};
+use ramps::Paused;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
@@ -51,6 +53,8 @@ pub struct Book {
     pub settings: Settings,
     /// Every limit. Bursts are whole thousandths of a token.
     pub cells: BTreeMap<CellKey, CellConfig>,
+    /// Ramps that stand still, at most one entry for each limit.
+    pub paused: BTreeMap<CellKey, Paused>,
     /// Changes, oldest first: at most [`HISTORY_ENTRIES_MAX`].
     pub history: VecDeque<Entry>,
     /// Refused signals, oldest first: at most [`REFUSED_ENTRIES_MAX`].
@@ -103,6 +107,7 @@ pub struct Applied {
 /// A checked change: what would be in force, and the difference.
 struct Plan {
     cells: BTreeMap<CellKey, CellConfig>,
+    paused: BTreeMap<CellKey, Paused>,
     settings: Settings,
     lines: Vec<String>,
 }
@@ -115,6 +120,7 @@ impl Book {
             now: began,
             settings: Settings::default(),
             cells: BTreeMap::new(),
+            paused: BTreeMap::new(),
             history: VecDeque::new(),
             refused: VecDeque::new(),
             refused_count: 0,
@@ -132,6 +138,7 @@ impl Book {
             self.now = now;
             if !plan.lines.is_empty() {
                 let replaced = self.commit(plan.cells, plan.settings);
+                self.paused = plan.paused;
                 let entry =
                     self.entry(&plan.lines, &change.actor, &change.reason, Outcome::Applied, replaced);
                 self.remember(entry);
@@ -317,7 +324,12 @@ impl Book {
             Span::ZERO
         });
         self.check_names(change, &mut problems);
-        let mut plan = Plan { cells: self.cells.clone(), settings: self.settings, lines: Vec::new() };
+        let mut plan = Plan {
+            cells: self.cells.clone(),
+            paused: self.paused.clone(),
+            settings: self.settings,
+            lines: Vec::new(),
+        };
         if let Some(rate) = change.target_rate_milli
             && rate != self.settings.target_rate_milli
         {
@@ -334,6 +346,12 @@ impl Book {
         for name in &change.abort_ramps {
             plan.abort(name, now, &mut problems);
         }
+        for name in &change.pause_ramps {
+            plan.pause(name, now, &mut problems);
+        }
+        for name in &change.resume_ramps {
+            plan.resume(name, now, &mut problems);
+        }
         for limit in &change.set {
             if check_limit(limit, &mut problems) {
                 let ramp = Ramp { now, over: ramp, is_given: change.ramp_ms.is_some() };
@@ -341,6 +359,7 @@ impl Book {
             }
         }
         plan.check_tiers(&change.set, &mut problems);
+        plan.end_pauses(&self.cells, &self.paused);
         let count = plan.cells.len();
         if count > CELLS_MAX {
             problems.add(format!("limits: {count} after this change, allowed: up to {CELLS_MAX}"));
@@ -399,6 +418,8 @@ impl Book {
             ("set", set.into_iter().collect::<Vec<_>>()),
             ("remove", change.remove.iter().collect()),
             ("abort_ramps", change.abort_ramps.iter().collect()),
+            ("pause_ramps", change.pause_ramps.iter().collect()),
+            ("resume_ramps", change.resume_ramps.iter().collect()),
         ];
         let mut seen: BTreeMap<&String, &str> = BTreeMap::new();
         for (list, names) in lists {
@@ -475,25 +496,6 @@ impl Plan {
             }
             stays
         });
-    }
-
-    fn abort(&mut self, name: &str, now: LedgerTime, problems: &mut Problems) {
-        for (key, cell) in self.cells.iter_mut().filter(|(key, _)| key.limit == name) {
-            if now < cell.rate.end {
-                let stays = cell.rate.at(now);
-                let (at, to) = (text::rate(stays), text::rate(cell.rate.target));
-                self.lines.push(format!("{key}: rate stays at {at}, was on its way to {to}"));
-                cell.rate = RateCurve::constant(stays);
-            }
-            if now < cell.burst.end {
-                // A ramp ends at whole tokens, also when it ends early.
-                let stays = u64::try_from(cell.burst.at(now).whole()).unwrap_or(0);
-                let to = text::milli(cell.burst.target.milli_floor());
-                self.lines.push(format!("{key}: burst stays at {stays}, was on its way to {to}"));
-                cell.burst = BurstCurve::constant(stays);
-            }
-            check_result(cell, problems);
-        }
     }
 
     fn set(&mut self, limit: &LimitJson, ramp: Ramp, problems: &mut Problems) {

@@ -3,16 +3,18 @@
 //! Everything that a [`Book`] knows is kept, exactly: bursts are whole thousandths of a token by construction.
 
 use super::Push;
+use super::book::ramps::Paused;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
-    burst_curve, burst_curve_of, conduct, conduct_of, escrow, escrow_of, initial_of, policy, policy_of, priority, priority_of,
-    rate_curve, rate_curve_of, version, version_of,
+    burst_curve, burst_curve_of, conduct, conduct_of, escrow, escrow_of, initial_of, policy, policy_of,
+    priority, priority_of, rate_curve, rate_curve_of, version, version_of,
 };
 use crate::proto as pb;
 use crate::state::StateError;
 use crate::wire::status::UnreadableJson;
 use prost::Message;
 use std::collections::BTreeMap;
+use tollgate_core::curve::Rate;
 use tollgate_core::ledger::Settings;
 use tollgate_core::ledger::escrow::Escrow;
 use tollgate_core::limit::{CellConfig, CellKey, Initial};
@@ -107,7 +109,28 @@ fn write_book(book: &Book) -> pb::ConfigBook {
         history: book.history.iter().map(write_entry).collect(),
         refused: book.refused.iter().map(write_entry).collect(),
         refused_count: book.refused_count,
+        paused_ramps: book.paused.iter().map(write_paused).collect(),
     }
+}
+
+fn write_paused((key, paused): (&CellKey, &Paused)) -> pb::ConfigPausedRamp {
+    pb::ConfigPausedRamp {
+        key: Some(pb::CellKey { limit: key.limit.clone(), meter: key.meter.clone(), tier: key.tier.clone() }),
+        rate: paused.rate.map(|(to, _)| pb::Rate { micro_tokens: to.micro_tokens, period_us: to.period.0 }),
+        rate_left_us: paused.rate.map_or(0, |(_, left)| left.0),
+        burst_tokens: paused.burst.map(|(to, _)| to),
+        burst_left_us: paused.burst.map_or(0, |(_, left)| left.0),
+    }
+}
+
+fn read_paused(paused: pb::ConfigPausedRamp) -> Option<(CellKey, Paused)> {
+    let key = paused.key?;
+    let rate = paused.rate.map(|to| Rate { micro_tokens: to.micro_tokens, period: Span(to.period_us) });
+    let paused = Paused {
+        rate: rate.map(|to| (to, Span(paused.rate_left_us))),
+        burst: paused.burst_tokens.map(|to| (to, Span(paused.burst_left_us))),
+    };
+    Some((CellKey { limit: key.limit, meter: key.meter, tier: key.tier }, paused))
 }
 
 fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
@@ -121,6 +144,7 @@ fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
         now: LedgerTime(book.now_us),
         settings: Settings { target_rate_milli: book.target_rate_milli },
         cells: cells.into_iter().collect(),
+        paused: book.paused_ramps.into_iter().filter_map(read_paused).collect(),
         history: book.history.into_iter().map(read_entry).collect(),
         refused: book.refused.into_iter().map(read_entry).collect(),
         refused_count: book.refused_count,
@@ -231,6 +255,13 @@ mod tests {
             9_790_000,
             r#"{"set":[{"name":"daily","rate":{"count":9,"period_ms":86400000},"queue":4,"initial":"empty","policy":
             {"kind":"fixed_window","time_zone":"Europe/Berlin","tz_version":"2026f","boundaries_us":[1,86400000000]}}]}"#,
+        );
+        apply(&mut book, 9_795_000, r#"{"pause_ramps":["api"]}"#);
+        assert_eq!(book.paused.len(), 1);
+        apply(
+            &mut book,
+            9_796_000,
+            r#"{"ramp_ms":20000,"set":[{"name":"ïmport","rate":{"count":7,"period_ms":86400000}}]}"#,
         );
         apply(&mut book, 9_800_000, r#"{"remove":["nope"]}"#);
         book.overtake(LedgerTime(9_900_000), Version { run: 1_000_000, n: 9 });

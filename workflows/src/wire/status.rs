@@ -166,6 +166,12 @@ pub struct HolderJson {
     pub worker: String,
     /// Of which limit.
     pub limit: String,
+    /// Of which of its meters.
+    #[serde(default)]
+    pub meter: String,
+    /// Of which of its tiers.
+    #[serde(default)]
+    pub tier: String,
     /// Whether it borrows.
     #[serde(default)]
     pub borrowed: bool,
@@ -331,6 +337,8 @@ impl HolderJson {
             incarnation: incarnation_text(holder.incarnation),
             worker: holder.worker.clone(),
             limit: key.limit.clone(),
+            meter: key.meter.clone(),
+            tier: key.tier.clone(),
             borrowed: holder.borrowed,
             share_ppb: holder.share.ppb(),
             cap_milli: holder.cap.milli_floor(),
@@ -355,7 +363,7 @@ pub fn limit_detail(ledger: &Ledger, filter: &FilterJson) -> LimitDetailJson {
     LimitDetailJson { now_us: ledger.state().now.0, cells: cells.collect() }
 }
 
-/// The workers of a name or incarnation, or all, with what they hold.
+/// The workers of a name or incarnation, or all, with what they hold: of one limit, or of all.
 pub fn workers(ledger: &Ledger, filter: &FilterJson) -> WorkersJson {
     let views = ledger.view();
     let mut workers = Vec::new();
@@ -366,7 +374,8 @@ pub fn workers(ledger: &Ledger, filter: &FilterJson) -> WorkersJson {
         }
         let mut holds = Vec::new();
         for view in &views {
-            let mine = view.holders.iter().filter(|holder| holder.incarnation == *incarnation);
+            let is_meant = filter.limit.is_empty() || filter.limit == view.key.limit;
+            let mine = view.holders.iter().filter(|holder| is_meant && holder.incarnation == *incarnation);
             holds.extend(mine.map(|holder| HolderJson::of(&view.key, holder)));
         }
         workers.push(WorkerJson {

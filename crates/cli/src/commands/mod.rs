@@ -6,11 +6,13 @@ pub mod dev;
 pub mod explain;
 pub mod history;
 pub mod limit;
+pub mod ramp;
 pub mod serve;
 pub mod status;
 pub mod tail;
 pub mod top;
 pub mod watch;
+pub mod worker;
 
 use crate::failure::Failure;
 use std::io::Write as _;

@@ -94,6 +94,8 @@ fn details_are_asked_for_when_a_limit_is_opened_and_left_with_escape() {
         incarnation: "3f9a01c2".repeat(4),
         worker: "host-1/77".to_owned(),
         limit: "openai".to_owned(),
+        meter: "requests".to_owned(),
+        tier: "default".to_owned(),
         borrowed: false,
         share_ppb: 400_000_000,
         cap_milli: 5_000,

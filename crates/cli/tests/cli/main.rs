@@ -21,6 +21,7 @@ mod life;
 mod limits;
 mod load;
 mod metrics;
+mod operate;
 mod past;
 mod python;
 mod record;

@@ -61,6 +61,8 @@ const NAMESPACES: &[&str] = &[
     "figures",
     "fifty",
     "metrics",
+    "operate",
+    "ramps",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
