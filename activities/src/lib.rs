@@ -3,6 +3,7 @@
 //! - [`Hosted`]: the activities of [`tollgate_workflows::contracts`], with the Temporal client of the worker they run on.
 //! - [`calendar::boundaries`]: when windows begin, by the calendar of a time zone.
 //! - [`ensure_group`]: makes sure that the workflows of a group are there.
+//! - [`replay()`]: whether recorded histories replay to what is in them.
 //! - [`run_host`]: a worker that runs the workflows and activities of all groups.
 
 pub mod calendar;
@@ -10,9 +11,11 @@ mod coordinator;
 mod ensure;
 mod escrow;
 mod host;
+mod replay;
 
 pub use ensure::{EnsureError, Ensured, ensure_group};
 pub use host::{HostError, host_worker_options, run_host};
+pub use replay::{ReplayError, Replayed, replay};
 
 pub use activities::Hosted;
 

@@ -98,6 +98,21 @@ pub fn every(text: &str) -> Result<std::time::Duration, String> {
     Ok(std::time::Duration::from_millis(ms))
 }
 
+/// Reads a part of a whole, in millionths: `80%`, `0.5%`.
+///
+/// # Errors
+/// What is allowed.
+pub fn percent(text: &str) -> Result<u32, String> {
+    let allowed = || "allowed: 0% to 100%, such as 80% or 0.5%".to_owned();
+    let number = text.strip_suffix('%').ok_or_else(allowed)?;
+    let (whole, rest) = number.split_once('.').unwrap_or((number, "0"));
+    let (whole, places) = (digits(whole).ok_or_else(allowed)?, rest.len());
+    let rest = digits(rest).filter(|_| places <= 4).ok_or_else(allowed)?;
+    let scale = 10_u64.pow(u32::try_from(4 - places).unwrap_or(0));
+    let ppm = whole.checked_mul(10_000).and_then(|whole| whole.checked_add(rest * scale));
+    ppm.filter(|ppm| *ppm <= 1_000_000).and_then(|ppm| u32::try_from(ppm).ok()).ok_or_else(allowed)
+}
+
 /// Reads where to listen.
 ///
 /// # Errors

@@ -1,12 +1,14 @@
 //! The commands.
 
 pub mod apply;
+pub mod bench_limit;
 pub mod config;
 pub mod dev;
 pub mod explain;
 pub mod history;
 pub mod limit;
 pub mod ramp;
+pub mod replay;
 pub mod serve;
 pub mod status;
 pub mod tail;

@@ -124,3 +124,31 @@ fn a_ramp_is_shown_paused_resumed_and_aborted() {
         world.healthy_runs(&world.config()).await;
     });
 }
+
+#[test]
+fn a_groups_own_histories_are_replayed_before_an_upgrade() {
+    run(async {
+        let world = World::new("replay").await;
+        let _host = world.host();
+        world.tollgate_ok(&["limit", "set", "api", "--rate", "100/s", "--burst", "20"]);
+        world.status_when("the limit arrives", |status| status.limits.len() == 1).await;
+        let mut worker = Worker::new(&world, 1, "api");
+        for _ in 0..5 {
+            worker.beat().await;
+        }
+        let shown = world.tollgate_ok(&["replay"]);
+        let lines: Vec<&str> = shown.lines().collect();
+        let coordinator = format!("{}: replays; ", world.coordinator());
+        assert!(
+            lines[0].starts_with(&coordinator) && lines[0].ends_with("(tollgate.coordinator)"),
+            "{shown}"
+        );
+        assert!(lines[1].contains(": replays; ") && lines[1].ends_with("(tollgate.config)"), "{shown}");
+        let shown = world.tollgate_ok(&["replay", "--workflow-id", &world.coordinator(), "--json"]);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert!(shown["answers"].as_u64().is_some_and(|answers| answers >= 5), "{shown}");
+        let output = world.tollgate(&["replay", "--workflow-id", "nobody"]);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains("no workflow \"nobody\" on "), "{}", stderr(&output));
+    });
+}

@@ -63,6 +63,7 @@ const NAMESPACES: &[&str] = &[
     "metrics",
     "operate",
     "ramps",
+    "replay",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
