@@ -251,7 +251,7 @@ by up to 0.1%, and what a worker wants changes by up to a tenth every ten second
 Examples:
   tollgate replay                                          the coordinator and the config workflow of the group
   tollgate replay --workflow-id tollgate/default --run-id 7f9c24e8-3b12-4fd1-9a57-1f0f0b7c2b11
-  tollgate replay --history coordinator.json               of `temporal workflow show --output json`
+  tollgate replay --history coordinator.json               a file of `tollgate history-export`
 
 Replays what is recorded with the workflows of this program, and compares what updates answer with what was answered. Changes
 nothing. Exit code 0: a host of this version can take over; 1: it can't, or there is no such history.")]

@@ -15,7 +15,7 @@ pub struct Replay {
     /// Its run; the newest if not given
     #[arg(long, value_name = "RUN", requires = "workflow_id")]
     pub run_id: Option<String>,
-    /// A file that holds a history, as `temporal workflow show --output json` writes it; may be given several times
+    /// A file that holds a history, as `tollgate history-export` writes it; may be given several times
     #[arg(long = "history", value_name = "FILE", conflicts_with = "workflow_id")]
     pub histories: Vec<PathBuf>,
 }

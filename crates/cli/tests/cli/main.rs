@@ -14,6 +14,7 @@ mod deploy;
 mod explain;
 mod files;
 mod fleet;
+mod guide;
 mod hostile;
 mod inworkflow;
 mod jobs;
