@@ -164,7 +164,7 @@ fn render(options: &BenchLimit, bench: &Bench, outcome: &Outcome, paint: Paint) 
         (
             "peak",
             format!("{:.4}", ratio(outcome.peak_over_bound_ppm)),
-            "of burst + rate * t in the fullest interval; never above 1".to_owned(),
+            "of burst + rate * t, where the fleet came nearest to that; never above 1".to_owned(),
         ),
     ];
     let figures: String = lines

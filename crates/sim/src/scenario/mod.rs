@@ -162,7 +162,7 @@ pub struct Outcome {
     pub seed: u64,
     /// What is wrong with it, if anything.
     pub violation: Option<Violation>,
-    /// The largest part of its bound that any interval used, in millionths.
+    /// How much of its bound the interval used that came nearest to it in tokens, in millionths.
     pub peak_over_bound_ppm: u64,
     /// Against the ideal.
     pub figures: Figures,
