@@ -1,5 +1,6 @@
 //! What an operator sees of a config workflow in the Temporal UI, as Markdown.
 
+use super::book::ramps::about;
 use super::book::{Book, tiers};
 use super::{Config, text};
 use crate::details::{clock, escaped, table};
@@ -145,7 +146,7 @@ fn write_ramps(book: &Book, out: &mut String) -> std::fmt::Result {
         let rate = paused.rate.map(|(to, left)| ("rate", text::rate(to), left));
         let burst = paused.burst.map(|(to, left)| ("burst", to.to_string(), left));
         for (what, to, left) in rate.into_iter().chain(burst) {
-            lines.push(format!("- {key}: {what} **paused**, {} before {to}", text::span(left)));
+            lines.push(format!("- {key}: {what} **paused**, {} before {to}", about(left)));
         }
     }
     if lines.is_empty() {

@@ -51,6 +51,17 @@ fn a_paused_ramp_stands_still_and_goes_on_for_the_time_that_was_left() {
 }
 
 #[test]
+fn what_is_left_is_kept_exactly_and_said_as_people_want_to_know_it() {
+    let mut book = ramping();
+    let odd = LedgerTime(at(25_000).0 + 123);
+    let pause = read_json(PAUSE.as_bytes()).unwrap();
+    let lines = book.apply(odd, &pause).unwrap().changes;
+    assert!(lines[0].ends_with(", 44 s before 100/s"), "{lines:?}");
+    assert_eq!(book.paused[&CellKey::of("api")].rate, Some((Rate::per_second(100), Span(44_999_877))));
+    assert_eq!(about(Span(9_999_999)), "9999 ms");
+}
+
+#[test]
 fn a_value_that_is_set_anew_is_no_longer_paused() {
     let mut book = ramping();
     apply(&mut book, 25_000, PAUSE).unwrap();

@@ -46,13 +46,13 @@ impl Plan {
             let rest = cell.rate.end.since(now);
             if let Some(to) = stop_rate(cell, now) {
                 paused.rate = Some((to, rest));
-                let (at, to, left) = (text::rate(cell.rate.target), text::rate(to), text::span(rest));
+                let (at, to, left) = (text::rate(cell.rate.target), text::rate(to), about(rest));
                 self.lines.push(format!("{key}: rate paused at {at}, {left} before {to}"));
             }
             let rest = cell.burst.end.since(now);
             if let Some(to) = stop_burst(cell, now) {
                 paused.burst = Some((to, rest));
-                let (at, left) = (cell.burst.target.whole(), text::span(rest));
+                let (at, left) = (cell.burst.target.whole(), about(rest));
                 self.lines.push(format!("{key}: burst paused at {at}, {left} before {to}"));
             }
             if !paused.is_none() {
@@ -78,13 +78,14 @@ impl Plan {
                 self.lines.push(format!(
                     "{key}: rate {from} -> {} {}, resumed",
                     text::rate(to),
-                    text::over(over)
+                    text::over(rounded(over))
                 ));
                 cell.rate = cell.rate.ramp_to(to, now, over);
             }
             if let Some((to, over)) = paused.burst {
                 let from = text::milli(cell.burst.at(now).milli_floor());
-                self.lines.push(format!("{key}: burst {from} -> {to} {}, resumed", text::over(over)));
+                self.lines
+                    .push(format!("{key}: burst {from} -> {to} {}, resumed", text::over(rounded(over))));
                 cell.burst = cell.burst.ramp_to(to, now, over);
             }
             check_result(cell, problems);
@@ -113,6 +114,16 @@ impl Plan {
             !paused.is_none()
         });
     }
+}
+
+/// How long something takes, as people want to know it: below ten seconds to the millisecond, else to the second.
+pub(in crate::config) fn about(span: Span) -> String {
+    text::span(rounded(span))
+}
+
+fn rounded(span: Span) -> Span {
+    let unit = if span < Span::from_secs(10) { 1_000 } else { 1_000_000 };
+    Span(span.0 - span.0 % unit)
 }
 
 /// Holds the rate where it is; gives where it was going.
