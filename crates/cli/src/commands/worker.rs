@@ -30,6 +30,7 @@ pub async fn run(global: &Global, command: &Worker) -> Result<(), Failure> {
             let filter = FilterJson {
                 worker: name.clone().unwrap_or_default(),
                 limit: limit.clone().unwrap_or_default(),
+                brief: name.is_none(),
                 ..FilterJson::default()
             };
             let answer = session.query(Workflow::Coordinator, "worker", &filter).await?;
@@ -38,7 +39,7 @@ pub async fn run(global: &Global, command: &Worker) -> Result<(), Failure> {
                 return Err(unknown(name, session.group()));
             }
             if limit.is_some() {
-                workers.workers.retain(|worker| !worker.holds.is_empty());
+                workers.workers.retain(|worker| !worker.holds.is_empty() || worker.holds_left_out > 0);
             }
             if global.json {
                 return print_line(&super::limit::json_line(&workers)?);
@@ -121,23 +122,22 @@ fn cells(worker: &WorkerJson, now_us: u64) -> Vec<Cell> {
     let heard = format!("{} ({})", relative(worker.seen_us, now_us), clock(worker.seen_us, now_us));
     let is_live = worker.standing == "live";
     let quiet = is_live && now_us.saturating_sub(worker.seen_us) > QUIET_US;
-    let waiting: u64 = worker.holds.iter().fold(0, |sum, held| sum.saturating_add(held.waiting));
     vec![
         Cell::new(name),
         Cell::warn_if(&worker.standing, !is_live),
         Cell::warn_if(heard, quiet),
-        Cell::warn_if(waiting, waiting > 0),
-        Cell::new(holds(&worker.holds)),
+        Cell::warn_if(worker.waiting, worker.waiting > 0),
+        Cell::new(holds(&worker.holds, worker.holds_left_out)),
         Cell::dim(worker.incarnation.get(..INCARNATION_SHOWN).unwrap_or(&worker.incarnation)),
     ]
 }
 
 /// `openai 40%, reports 3.0`: the largest shares first.
-fn holds(held: &[HolderJson]) -> String {
+fn holds(held: &[HolderJson], left_out: u64) -> String {
     let mut held: Vec<&HolderJson> =
         held.iter().filter(|held| held.share_ppb > 0 || held.cap_milli > 0).collect();
     if held.is_empty() {
-        return "nothing".to_owned();
+        return if left_out > 0 { format!("{left_out} limits") } else { "nothing".to_owned() };
     }
     held.sort_by_key(|held| std::cmp::Reverse((held.share_ppb, held.cap_milli)));
     let shown = held.iter().take(HOLDS_SHOWN).map(|held| {
@@ -153,8 +153,9 @@ fn holds(held: &[HolderJson]) -> String {
         format!("{key} {what}{borrowed}")
     });
     let mut text = shown.collect::<Vec<_>>().join(", ");
-    if held.len() > HOLDS_SHOWN {
-        text.push_str(&format!(", {} more", held.len() - HOLDS_SHOWN));
+    let more = held.len().saturating_sub(HOLDS_SHOWN) as u64 + left_out;
+    if more > 0 {
+        text.push_str(&format!(", {more} more"));
     }
     text
 }
@@ -192,7 +193,9 @@ mod tests {
             standing: standing.to_owned(),
             seq: 7,
             seen_us: NOW - ago,
+            waiting: 2 * holds.len() as u64,
             holds,
+            holds_left_out: 0,
         }
     }
 
