@@ -4,6 +4,7 @@
 //! - [`calendar::boundaries`]: when windows begin, by the calendar of a time zone.
 //! - [`schedule::windows`]: at which times a schedule is in force.
 //! - [`ensure_group`]: makes sure that the workflows of a group are there.
+//! - [`replay()`]: whether recorded histories replay to what is in them.
 //! - [`run_host`]: a worker that runs the workflows and activities of all groups.
 
 pub mod calendar;
@@ -11,10 +12,12 @@ mod coordinator;
 mod ensure;
 mod escrow;
 mod host;
+mod replay;
 pub mod schedule;
 
 pub use ensure::{EnsureError, Ensured, ensure_group};
 pub use host::{HostError, host_worker_options, run_host};
+pub use replay::{ReplayError, Replayed, replay};
 
 pub use activities::Hosted;
 

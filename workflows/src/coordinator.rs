@@ -9,7 +9,7 @@
 //! | `lease` | signal, with `incarnation` | a heartbeat; its answer comes by activity `tollgate.notice` |
 //! | `report` | signal | usage of a strict permit, or of a worker |
 //! | `revoke` | signal | a worker or client has stopped |
-//! | `evict` | signal | an operator's target of zero for a worker |
+//! | `evict` | update, signal | an operator's target of zero for a worker |
 //! | `status`, `limit`, `worker`, `grants`, `configuration` | query | what the ledger shows |
 //! | `explain` | query | who holds, who waits, why, and what would help |
 //! | `starving` | query | who waits for too long although there is room; hosts ask, and log it |
@@ -18,9 +18,12 @@
 //! `status`.
 
 mod answers;
+mod evict;
 mod lanes;
 pub mod past;
 mod signals;
+
+pub use self::evict::{EvictJson, EvictedJson, EvictedWorkerJson};
 
 use self::answers::Answer;
 use crate::contracts::CoordinatorStart;
@@ -38,7 +41,6 @@ use crate::wire::outlook::WouldAdmitJson;
 use crate::wire::status::{self, FilterJson, LimitRowJson, StatusJson, UnreadableJson};
 use crate::wire::{Unreadable, payload, read, write};
 use prost::Message as _;
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use temporalio_common::data_converters::RawValue;
 use temporalio_macros::{workflow, workflow_methods};
@@ -69,13 +71,6 @@ const ANSWERS_MAX: usize = WORKERS_MAX;
 const DETAILS_EVERY: Span = Span::from_secs(1);
 /// A table of so many limits times workers takes microseconds to make.
 const DETAILS_CHEAP: usize = 100;
-
-/// Input of signal `evict`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EvictJson {
-    /// The worker, by name or incarnation.
-    pub worker: String,
-}
 
 /// See the module's documentation.
 #[workflow]
@@ -285,6 +280,32 @@ impl Coordinator {
             self.note("evict", now, &error);
         }
         self.show(ctx, now);
+    }
+
+    /// A message that can't be read is refused before it enters history.
+    #[update_validator(evict_update)]
+    fn validate_evict(&self, _ctx: &WorkflowContextView, input: &RawValue) -> Result<(), BoxError> {
+        read::<EvictJson>(input)?;
+        Ok(())
+    }
+
+    /// The same, with an answer.
+    #[update(name = "evict")]
+    pub fn evict_update(&mut self, ctx: &mut SyncWorkflowContext<Self>, input: RawValue) -> RawValue {
+        let now = self.arrive(ctx);
+        self.updates += 1;
+        if self.renewing {
+            return write(&EvictedJson::Busy);
+        }
+        let reply = match read::<EvictJson>(&input) {
+            Ok(wanted) => self.evict_by_update(now, &wanted),
+            Err(error) => {
+                self.note("evict", now, &error);
+                EvictedJson::Refused { message: error.to_string() }
+            }
+        };
+        self.show(ctx, now);
+        write(&reply)
     }
 
     /// A small overview.

@@ -1,5 +1,11 @@
 //! The command line.
 
+mod check;
+mod operate;
+
+pub use check::{BenchLimit, Replay};
+pub use operate::{Evict, OfLimit, Ramp, Worker};
+
 use crate::file::tree::Language;
 use crate::{layers, quantity};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -238,6 +244,33 @@ SINCE is from when on it has been so without a break. UNUSED is what a share bri
 tokens that lay in its bucket when it last asked. Figures are as of the coordinator's last message. A worker knows
 more about itself, such as that it can't reach Temporal: see its log, or `Gate::state`.")]
     Explain(Explain),
+    /// Show workers, and take their quota away
+    #[command(subcommand)]
+    Worker(Worker),
+    /// Show, stop, pause and resume ramps
+    #[command(subcommand)]
+    Ramp(Ramp),
+    /// Say how a limit would behave under a stated load: runs the simulator
+    #[command(after_help = "\
+Examples:
+  tollgate bench-limit --rate 100/s --burst 20 --workers 10 --demand 120/s
+  tollgate bench-limit --rate 100/s --workers 10 --demand 120/s --skew 80%      one worker wants most of it
+  tollgate bench-limit --rate 5/s --burst 1 --workers 40 --demand 6/s --for 10m --patience 30s
+  tollgate bench-limit --rate 600/min --demand 8/s --json | jq .utilization
+
+It plays the ledger and the workers' side in virtual time; no server is asked. Messages take 3 to 15 ms a way, clocks are off
+by up to 0.1%, and what a worker wants changes by up to a tenth every ten seconds. Waits are measured in steps of 20 ms.")]
+    BenchLimit(BenchLimit),
+    /// Check that this version replays your own histories: before an upgrade
+    #[command(after_help = "\
+Examples:
+  tollgate replay                                          the coordinator and the config workflow of the group
+  tollgate replay --workflow-id tollgate/default --run-id 7f9c24e8-3b12-4fd1-9a57-1f0f0b7c2b11
+  tollgate replay --history coordinator.json               a file of `tollgate history-export`
+
+Replays what is recorded with the workflows of this program, and compares what updates answer with what was answered. Changes
+nothing. Exit code 0: a host of this version can take over; 1: it can't, or there is no such history.")]
+    Replay(Replay),
     /// Write the history of a workflow's run to a file, as tests of the workflows replay it
     #[command(hide = true)]
     HistoryExport(HistoryExport),

@@ -7,15 +7,18 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use temporalio_client::envconfig::ClientConfigProfile;
-use temporalio_client::errors::{ClientConnectError, WorkflowQueryError, WorkflowUpdateError};
+use temporalio_client::errors::{
+    ClientConnectError, WorkflowInteractionError, WorkflowQueryError, WorkflowUpdateError,
+};
 use temporalio_client::tonic::{Code, Request, Status, transport};
 use temporalio_client::{
     Client, ClientOptions, Connection, ConnectionOptions, QueryRejectCondition, RetryOptions, RpcOptions,
     UntypedQuery, UntypedUpdate, UntypedWorkflow, UntypedWorkflowHandle, WorkflowExecuteUpdateOptions,
-    WorkflowQueryOptions,
+    WorkflowExecutionInfo, WorkflowFetchHistoryOptions, WorkflowQueryOptions,
 };
 use temporalio_common::data_converters::RawValue;
 use temporalio_common::protos::temporal::api::enums::v1::TaskQueueType;
+use temporalio_common::protos::temporal::api::history::v1::HistoryEvent;
 use temporalio_common::protos::temporal::api::taskqueue::v1::TaskQueue;
 use temporalio_common::protos::temporal::api::workflowservice::v1::DescribeTaskQueueRequest;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -288,6 +291,39 @@ impl Session {
             )),
             other => other,
         })
+    }
+
+    /// The events of a workflow's run, the newest if none is named.
+    ///
+    /// # Errors
+    /// [`Failure`] in words.
+    pub async fn history(&self, id: &str, run: Option<&str>) -> Result<Vec<HistoryEvent>, Failure> {
+        let info = WorkflowExecutionInfo::builder()
+            .namespace(self.client.options().namespace.clone())
+            .workflow_id(id)
+            .maybe_run_id(run.map(str::to_owned))
+            .build();
+        let history =
+            info.bind_untyped(self.client.clone()).fetch_history(WorkflowFetchHistoryOptions::default());
+        match timeout_at(self.until, history.into_events()).await {
+            Ok(Ok(events)) => Ok(events),
+            Ok(Err(WorkflowInteractionError::NotFound(status))) if is_about_namespace(&status) => {
+                Err(no_namespace(&self.client.options().namespace, &self.address))
+            }
+            Ok(Err(WorkflowInteractionError::NotFound(_))) => {
+                let of = run.map_or(String::new(), |run| format!(" with run {run:?}"));
+                Err(Failure::Failed(format!("no workflow {id:?}{of} on {}", self.address)))
+            }
+            Ok(Err(WorkflowInteractionError::Rpc(status))) => Err(match status.code() {
+                Code::Cancelled | Code::DeadlineExceeded => silent(&self.address),
+                Code::Unavailable => unreachable(&self.address, status.message()),
+                // Of a run id that isn't one.
+                Code::InvalidArgument => Failure::Usage(format!("{id}: {}", status.message())),
+                _ => self.settings.without_key(refused(&self.address, &status)),
+            }),
+            Ok(Err(error)) => Err(Failure::Failed(format!("the history of {id}: {error}"))),
+            Err(_) => Err(silent(&self.address)),
+        }
     }
 
     fn handle(&self, on: Workflow) -> UntypedWorkflowHandle<Client> {

@@ -56,6 +56,10 @@ pub async fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Tail(options) => commands::tail::run(global, options).await,
         Command::Top(options) => commands::top::run(global, options).await,
         Command::Explain(options) => commands::explain::run(global, options).await,
+        Command::Worker(command) => commands::worker::run(global, command).await,
+        Command::Ramp(command) => commands::ramp::run(global, command).await,
+        Command::BenchLimit(options) => commands::bench_limit::run(global, options),
+        Command::Replay(options) => commands::replay::run(global, options).await,
         Command::HistoryExport(options) => commands::history::run(global, options).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -49,7 +49,7 @@ pub fn rate(text: &str) -> Result<RateJson, String> {
 }
 
 /// Reads a part in percent, in parts of 10^9.
-fn percent(text: &str) -> Option<u32> {
+fn part(text: &str) -> Option<u32> {
     let ppb = times(text.trim().strip_suffix('%')?.trim_end(), 10_000_000)?;
     u32::try_from(ppb).ok().filter(|ppb| *ppb <= 1_000_000_000)
 }
@@ -59,7 +59,7 @@ fn percent(text: &str) -> Option<u32> {
 /// # Errors
 /// What is allowed.
 pub fn reserve(text: &str) -> Result<u32, String> {
-    let read = percent(text).filter(|ppb| reserve_of(*ppb).is_ok());
+    let read = part(text).filter(|ppb| reserve_of(*ppb).is_ok());
     read.ok_or_else(|| "allowed: 0% to 50%".to_owned())
 }
 
@@ -73,7 +73,7 @@ pub fn when_lost(text: &str) -> Result<WhenLostJson, String> {
         None if text == "closed" => Ok(WhenLostJson::Closed),
         None if text == "open" => Ok(WhenLostJson::Open),
         Some(("hold", part)) => {
-            let part = percent(part).filter(|ppb| *ppb > 0);
+            let part = self::part(part).filter(|ppb| *ppb > 0);
             part.map(|part_ppb| WhenLostJson::Hold { part_ppb }).ok_or_else(allowed)
         }
         _ => Err(allowed()),
@@ -132,6 +132,16 @@ pub fn every(text: &str) -> Result<std::time::Duration, String> {
         return Err("allowed: 200ms to 1m".to_owned());
     }
     Ok(std::time::Duration::from_millis(ms))
+}
+
+/// Reads a part of a whole, in millionths: `80%`, `0.5%`.
+///
+/// # Errors
+/// What is allowed.
+pub fn percent(text: &str) -> Result<u32, String> {
+    let allowed = || "allowed: 0% to 100%, such as 80% or 0.5%".to_owned();
+    let ppb = part(text).filter(|ppb| ppb % 1_000 == 0).ok_or_else(allowed)?;
+    Ok(ppb / 1_000)
 }
 
 /// Reads where to listen.

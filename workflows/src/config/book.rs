@@ -5,6 +5,7 @@
 
 mod conduct;
 pub mod overrides;
+pub(super) mod ramps;
 pub mod schedules;
 pub mod snapshots;
 pub(super) mod tiers;
@@ -14,6 +15,7 @@ use self::snapshots::Undo;
 use super::text;
 use crate::wire::Unreadable;
 use crate::wire::config::{ApplyJson, LimitJson, LimitPolicyJson, RateJson, WindowJson, check_target_rate};
+use ramps::Paused;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tollgate_core::curve::{BurstCurve, RateCurve};
 use tollgate_core::ledger::{CELLS_MAX, Configure, Settings};
@@ -59,6 +61,8 @@ pub struct Book {
     pub settings: Settings,
     /// Every limit. Bursts are whole thousandths of a token.
     pub cells: BTreeMap<CellKey, CellConfig>,
+    /// Ramps that stand still, at most one entry for each limit.
+    pub paused: BTreeMap<CellKey, Paused>,
     /// Changes, oldest first: at most [`HISTORY_ENTRIES_MAX`].
     pub history: VecDeque<Entry>,
     /// Refused signals, oldest first: at most [`REFUSED_ENTRIES_MAX`].
@@ -119,6 +123,7 @@ pub struct Applied {
 /// A checked change: what would be in force, and the difference.
 struct Plan {
     cells: BTreeMap<CellKey, CellConfig>,
+    paused: BTreeMap<CellKey, Paused>,
     settings: Settings,
     lines: Vec<String>,
     layers: BTreeMap<CellKey, Layers>,
@@ -132,6 +137,7 @@ impl Book {
             now: began,
             settings: Settings::default(),
             cells: BTreeMap::new(),
+            paused: BTreeMap::new(),
             history: VecDeque::new(),
             refused: VecDeque::new(),
             refused_count: 0,
@@ -156,6 +162,7 @@ impl Book {
                 let replaced = self.commit(plan.cells, plan.settings);
                 self.layers = plan.layers;
                 self.keep(before);
+                self.paused = plan.paused;
                 let entry =
                     self.entry(&plan.lines, &change.actor, &change.reason, Outcome::Applied, replaced);
                 self.remember(entry);
@@ -353,6 +360,7 @@ impl Book {
         self.check_names(change, &mut problems);
         let mut plan = Plan {
             cells: self.cells.clone(),
+            paused: self.paused.clone(),
             settings: self.settings,
             lines: Vec::new(),
             layers: self.layers.clone(),
@@ -378,6 +386,12 @@ impl Book {
         }
         for name in &change.resume {
             plan.pause(name, false);
+        }
+        for name in &change.pause_ramps {
+            plan.pause_ramps(name, now, &mut problems);
+        }
+        for name in &change.resume_ramps {
+            plan.resume_ramps(name, now, &mut problems);
         }
         let in_force = plan.uncover();
         for limit in &change.set {
@@ -415,6 +429,7 @@ impl Book {
             plan.schedule(one, &mut problems);
         }
         plan.cover(in_force, &self.layers, now, ramp, &mut problems);
+        plan.end_pauses(&self.cells, &self.paused);
         let count = plan.cells.len();
         if count > CELLS_MAX {
             problems.add(format!("limits: {count} after this change, allowed: up to {CELLS_MAX}"));
@@ -485,6 +500,8 @@ impl Book {
             ("abort_ramps", change.abort_ramps.iter().collect()),
             ("pause", change.pause.iter().collect()),
             ("resume", change.resume.iter().collect()),
+            ("pause_ramps", change.pause_ramps.iter().collect()),
+            ("resume_ramps", change.resume_ramps.iter().collect()),
         ];
         let mut seen: BTreeMap<&String, &str> = BTreeMap::new();
         for (list, names) in lists {
@@ -561,25 +578,6 @@ impl Plan {
             }
             stays
         });
-    }
-
-    fn abort(&mut self, name: &str, now: LedgerTime, problems: &mut Problems) {
-        for (key, cell) in self.cells.iter_mut().filter(|(key, _)| key.limit == name) {
-            if now < cell.rate.end {
-                let stays = cell.rate.at(now);
-                let (at, to) = (text::rate(stays), text::rate(cell.rate.target));
-                self.lines.push(format!("{key}: rate stays at {at}, was on its way to {to}"));
-                cell.rate = RateCurve::constant(stays);
-            }
-            if now < cell.burst.end {
-                // A ramp ends at whole tokens, also when it ends early.
-                let stays = u64::try_from(cell.burst.at(now).whole()).unwrap_or(0);
-                let to = text::milli(cell.burst.target.milli_floor());
-                self.lines.push(format!("{key}: burst stays at {stays}, was on its way to {to}"));
-                cell.burst = BurstCurve::constant(stays);
-            }
-            check_result(cell, problems);
-        }
     }
 
     fn set(&mut self, limit: &LimitJson, ramp: Ramp, problems: &mut Problems) {

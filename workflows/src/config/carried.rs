@@ -5,6 +5,7 @@
 mod layers;
 
 use super::Push;
+use super::book::ramps::Paused;
 use super::book::{Book, Entry, Outcome};
 use crate::limits::{
     burst_curve, burst_curve_of, conduct, conduct_of, escrow, escrow_of, initial_of, policy, policy_of,
@@ -15,6 +16,7 @@ use crate::state::StateError;
 use crate::wire::status::UnreadableJson;
 use prost::Message;
 use std::collections::BTreeMap;
+use tollgate_core::curve::Rate;
 use tollgate_core::ledger::Settings;
 use tollgate_core::ledger::escrow::Escrow;
 use tollgate_core::limit::{CellConfig, CellKey, Initial};
@@ -112,7 +114,28 @@ fn write_book(book: &Book) -> pb::ConfigBook {
         layers: book.layers.iter().map(layers::write_layers).collect(),
         undos: book.undos.iter().map(layers::write_undo).collect(),
         kept_from: Some(version(book.kept_from)),
+        paused_ramps: book.paused.iter().map(write_paused).collect(),
     }
+}
+
+fn write_paused((key, paused): (&CellKey, &Paused)) -> pb::ConfigPausedRamp {
+    pb::ConfigPausedRamp {
+        key: Some(pb::CellKey { limit: key.limit.clone(), meter: key.meter.clone(), tier: key.tier.clone() }),
+        rate: paused.rate.map(|(to, _)| pb::Rate { micro_tokens: to.micro_tokens, period_us: to.period.0 }),
+        rate_left_us: paused.rate.map_or(0, |(_, left)| left.0),
+        burst_tokens: paused.burst.map(|(to, _)| to),
+        burst_left_us: paused.burst.map_or(0, |(_, left)| left.0),
+    }
+}
+
+fn read_paused(paused: pb::ConfigPausedRamp) -> Option<(CellKey, Paused)> {
+    let key = paused.key?;
+    let rate = paused.rate.map(|to| Rate { micro_tokens: to.micro_tokens, period: Span(to.period_us) });
+    let paused = Paused {
+        rate: rate.map(|to| (to, Span(paused.rate_left_us))),
+        burst: paused.burst_tokens.map(|to| (to, Span(paused.burst_left_us))),
+    };
+    Some((CellKey { limit: key.limit, meter: key.meter, tier: key.tier }, paused))
 }
 
 fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
@@ -127,6 +150,7 @@ fn read_book(book: pb::ConfigBook) -> Result<Book, StateError> {
         now: LedgerTime(book.now_us),
         settings: Settings { target_rate_milli: book.target_rate_milli },
         cells: cells.into_iter().collect(),
+        paused: book.paused_ramps.into_iter().filter_map(read_paused).collect(),
         history: book.history.into_iter().map(read_entry).collect(),
         refused: book.refused.into_iter().map(read_entry).collect(),
         refused_count: book.refused_count,
@@ -251,6 +275,13 @@ mod tests {
             "value":{"times_milli":1500},"ramp_ms":1000,"windows_us":[[5,86400000000],[86400000000,90000000000]],"tz_version":"2026f"}]}"#,
         );
         apply(&mut book, 9_797_000, r#"{"remove":["ïmport"]}"#);
+        apply(&mut book, 9_795_000, r#"{"pause_ramps":["api"]}"#);
+        assert_eq!(book.paused.len(), 1);
+        apply(
+            &mut book,
+            9_796_000,
+            r#"{"ramp_ms":20000,"set":[{"name":"ïmport","rate":{"count":7,"period_ms":86400000}}]}"#,
+        );
         apply(&mut book, 9_800_000, r#"{"remove":["nope"]}"#);
         book.overtake(LedgerTime(9_900_000), Version { run: 1_000_000, n: 9 });
         Carried {
@@ -365,7 +396,7 @@ mod tests {
         apply(&mut carried.book, 12_000_000, &change);
         assert_eq!(carried.book.layers.values().filter(|layers| layers.over.is_some()).count(), 100);
         assert_eq!(carried.book.layers.values().map(|layers| layers.schedules.len()).sum::<usize>(), 100);
-        assert_eq!(carried.book.cells.len(), 992);
+        assert_eq!(carried.book.cells.len(), 993);
         let bytes = carried.encode().len();
         assert!(bytes < 1024 * 1024, "{bytes}");
     }

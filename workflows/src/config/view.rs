@@ -1,6 +1,7 @@
 //! What the queries of the config workflow answer.
 
 use super::book::overrides::Source;
+use super::book::ramps::Paused;
 use super::book::tiers::floor_text;
 use super::book::{Book, Entry, Outcome};
 use super::{Config, text};
@@ -11,7 +12,7 @@ use crate::wire::status::UnreadableJson;
 use serde::{Deserialize, Serialize};
 use tollgate_core::curve::Rate;
 use tollgate_core::limit::CellConfig;
-use tollgate_core::units::{Amount, LedgerTime, Share};
+use tollgate_core::units::{Amount, LedgerTime, Share, Span};
 
 /// Result of query `config`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,6 +124,21 @@ pub struct ConfiguredLimitJson {
     /// Changes that come back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<ScheduleJson>,
+    /// The ramp of the rate, while it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_paused: Option<PausedRampJson>,
+    /// The ramp of the burst, while it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_paused: Option<PausedRampJson>,
+}
+
+/// A linear change that stands still.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PausedRampJson {
+    /// Where it goes when it is resumed, as people write it.
+    pub to: String,
+    /// How long that takes then.
+    pub left_us: u64,
 }
 
 /// A linear change that is under way.
@@ -262,7 +278,7 @@ impl ConfigJson {
                 .iter()
                 .map(|(key, cell)| ConfiguredLimitJson {
                     escrowed: config.escrows.get(key).map(|kept| kept.tokens),
-                    ..ConfiguredLimitJson::of(book, cell)
+                    ..ConfiguredLimitJson::of(book, cell).with_paused(book.paused.get(key))
                 })
                 .collect(),
             calendar_error: config.calendar_error.clone(),
@@ -332,7 +348,18 @@ impl ConfiguredLimitJson {
                 .flat_map(|layers| &layers.schedules)
                 .map(|(name, schedule)| schedule.json(&cell.key, name))
                 .collect(),
+            rate_paused: None,
+            burst_paused: None,
         }
+    }
+
+    /// The same with its ramps that stand still.
+    pub fn with_paused(mut self, paused: Option<&Paused>) -> ConfiguredLimitJson {
+        let paused = paused.copied().unwrap_or_default();
+        let shown = |to, left: Span| PausedRampJson { to, left_us: left.0 };
+        self.rate_paused = paused.rate.map(|(to, left)| shown(text::rate(to), left));
+        self.burst_paused = paused.burst.map(|(to, left)| shown(to.to_string(), left));
+        self
     }
 }
 

@@ -1,17 +1,16 @@
 //! What the coordinator's signals do.
 
 use super::answers::Answer;
-use super::{ANSWERS_MAX, Coordinator, EvictJson, NOTICES_MAX};
+use super::{ANSWERS_MAX, Coordinator};
 use crate::replies::{self, PermitKey};
 use crate::wire::granted::{GrantedJson, OutcomeJson, ReplyToJson};
-use crate::wire::lease::{AcquireJson, AcquireReplyJson, HeartbeatJson, ReportJson, incarnation_of, key_of};
+use crate::wire::lease::{AcquireJson, AcquireReplyJson, HeartbeatJson, ReportJson, key_of};
 use crate::wire::{Unreadable, read};
 use serde::{Deserialize, Serialize};
 use temporalio_common::data_converters::RawValue;
 use tollgate_core::ledger::strict::{Acquire, AcquireOutcome, Settle, Stage, Strict};
 use tollgate_core::ledger::{Input, Output};
 use tollgate_core::limit::{CellKey, NAME_BYTES_MAX, check_name};
-use tollgate_core::message::Incarnation;
 use tollgate_core::units::{LedgerTime, Span};
 
 /// Input of signal `revoke` from a client of strict permits.
@@ -210,29 +209,6 @@ impl Coordinator {
         let (id, limit, meter, tier) = Default::default();
         let group = self.group.clone();
         self.answer(address, GrantedJson { id, client, group, limit, meter, tier, cost: 0, outcome })
-    }
-
-    pub(super) fn evict_signal(&mut self, now: LedgerTime, input: &RawValue) -> Result<(), Unreadable> {
-        let wanted = read::<EvictJson>(input)?.worker;
-        let by_id = incarnation_of(&wanted).ok();
-        let workers = self.ledger.state().workers.iter();
-        let found: Vec<Incarnation> = workers
-            .filter(|(incarnation, worker)| Some(**incarnation) == by_id || worker.name == wanted)
-            .map(|(incarnation, _)| *incarnation)
-            .collect();
-        if found.is_empty() {
-            return Err(Unreadable::of(
-                "worker",
-                format!("is {}, allowed: name or incarnation of a worker that is known", quoted(&wanted)),
-            ));
-        }
-        for incarnation in found {
-            self.ledger.apply(now, Input::Evict(incarnation));
-            if self.notices.len() < NOTICES_MAX {
-                self.notices.push_back(incarnation);
-            }
-        }
-        Ok(())
     }
 }
 

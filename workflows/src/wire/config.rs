@@ -354,6 +354,12 @@ pub struct ApplyJson {
     /// Paused limits whose work goes on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resume: Vec<String>,
+    /// Limits whose ramp stands still where it is, until it is resumed, aborted, or the value is set anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pause_ramps: Vec<String>,
+    /// Limits whose ramp goes on from where it was paused, for the time that was left of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resume_ramps: Vec<String>,
     /// How long the changes ramp; 60 s if missing. New limits begin at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ramp_ms: Option<u64>,

@@ -12,6 +12,11 @@ use tollgate_core::ledger::view::{CellView, HolderView};
 use tollgate_core::ledger::{Ledger, Standing};
 use tollgate_core::limit::CellKey;
 
+/// With `brief`, so much is shown of what each worker holds.
+const BRIEF_EACH: usize = 4;
+/// With `brief`, so much is shown of what all workers hold: some 400 KB of the megabyte that an answer may have.
+const BRIEF_ALL: usize = 1_200;
+
 /// Result of query `status`: small, also with a large fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusJson {
@@ -170,6 +175,12 @@ pub struct HolderJson {
     pub worker: String,
     /// Of which limit.
     pub limit: String,
+    /// Of which of its meters.
+    #[serde(default)]
+    pub meter: String,
+    /// Of which of its tiers.
+    #[serde(default)]
+    pub tier: String,
     /// Whether it borrows.
     #[serde(default)]
     pub borrowed: bool,
@@ -215,8 +226,18 @@ pub struct WorkerJson {
     pub seq: u64,
     /// When it was last heard.
     pub seen_us: u64,
+    /// Tokens that its waiters want, of all limits that were asked for.
+    #[serde(default)]
+    pub waiting: u64,
     /// What it holds.
     pub holds: Vec<HolderJson>,
+    /// With `brief`: so many more, smaller ones.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub holds_left_out: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Result of query `grants`: strict permits.
@@ -270,6 +291,9 @@ pub struct FilterJson {
     /// Only this permit.
     #[serde(default)]
     pub id: String,
+    /// For `worker`: only the largest of what each holds, so that the answer of a large fleet fits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub brief: bool,
     /// For `explain`: a limit or a worker, whichever has this name or incarnation.
     #[serde(default)]
     pub name: String,
@@ -336,6 +360,8 @@ impl HolderJson {
             incarnation: incarnation_text(holder.incarnation),
             worker: holder.worker.clone(),
             limit: key.limit.clone(),
+            meter: key.meter.clone(),
+            tier: key.tier.clone(),
             borrowed: holder.borrowed,
             share_ppb: holder.share.ppb(),
             cap_milli: holder.cap.milli_floor(),
@@ -360,7 +386,7 @@ pub fn limit_detail(ledger: &Ledger, filter: &FilterJson) -> LimitDetailJson {
     LimitDetailJson { now_us: ledger.state().now.0, cells: cells.collect() }
 }
 
-/// The workers of a name or incarnation, or all, with what they hold.
+/// The workers of a name or incarnation, or all, with what they hold: of one limit, or of all.
 pub fn workers(ledger: &Ledger, filter: &FilterJson) -> WorkersJson {
     let views = ledger.view();
     let mut workers = Vec::new();
@@ -371,10 +397,21 @@ pub fn workers(ledger: &Ledger, filter: &FilterJson) -> WorkersJson {
         }
         let mut holds = Vec::new();
         for view in &views {
-            let mine = view.holders.iter().filter(|holder| holder.incarnation == *incarnation);
+            let is_meant = filter.limit.is_empty() || filter.limit == view.key.limit;
+            let mine = view.holders.iter().filter(|holder| is_meant && holder.incarnation == *incarnation);
             holds.extend(mine.map(|holder| HolderJson::of(&view.key, holder)));
         }
+        let waiting = holds.iter().fold(0, |sum: u64, held| sum.saturating_add(held.waiting));
+        let mut holds_left_out = 0;
+        if filter.brief {
+            holds.sort_by_key(|held| std::cmp::Reverse((held.share_ppb, held.cap_milli)));
+            let shown = BRIEF_EACH.min(BRIEF_ALL / ledger.state().workers.len().max(1));
+            holds_left_out = holds.len().saturating_sub(shown) as u64;
+            holds.truncate(shown);
+        }
         workers.push(WorkerJson {
+            waiting,
+            holds_left_out,
             incarnation: text,
             worker: worker.name.clone(),
             standing: standing_text(worker.standing).to_owned(),

@@ -111,6 +111,11 @@ pub const BENCHES: &[Bench] = &[
         by: By::Program("real"),
     },
     Bench {
+        name: "looks",
+        purpose: "how long `status` and `explain` take on a fleet of 200 workers with 20 limits",
+        by: By::Program("real"),
+    },
+    Bench {
         name: "transport",
         purpose: "heartbeats by update and by signals alone, at 10, 50 and 200 workers",
         by: By::Program("real"),

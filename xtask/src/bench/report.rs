@@ -39,6 +39,9 @@ const WANTED: &[Wanted] = &[
     at_most("growth.tokens.ratio_2000_to_10_workers", 20.0),
     at_most("growth.shares.ratio_100_to_1_limits", 150.0),
     at_most("replay.part_of_task_timeout", 0.5),
+    at_most("looks.status.milliseconds_p95", 150.0),
+    at_most("looks.explain_limit.milliseconds_p95", 150.0),
+    at_most("looks.explain_worker.milliseconds_p95", 150.0),
     at_most("state.workers_1000.part_of_input_limit", 0.5),
     at_most("accuracy.rate_5.tollgate.peak_over_bound", 1.0),
     at_most("accuracy.rate_50.tollgate.peak_over_bound", 1.0),
@@ -135,6 +138,14 @@ const SECTIONS: &[Section] = &[
                workflow task, the longest replay there is. `bare`: as many events of a workflow that answers the same bytes. Fetching \
                the history isn't in it.",
         tables: replay_tables,
+        pictures: |_| Vec::new(),
+    },
+    Section {
+        name: "looks",
+        title: "An operator looks",
+        text: "From the start of the program to its end, of a fleet of 200 workers that hold parts of 20 limits each, on one Temporal \
+               dev server in memory; between two looks workers come, so that each is answered anew.",
+        tables: looks_tables,
         pictures: |_| Vec::new(),
     },
     Section {
@@ -552,6 +563,21 @@ fn replay_tables(figures: &Figures<'_>) -> String {
         figures.short("replay.ratio_to_bare"),
         figures.short("replay.part_of_task_timeout"),
     )
+}
+
+fn looks_tables(figures: &Figures<'_>) -> String {
+    let commands = [
+        ("status", "`status`"),
+        ("status_limit", "`status LIMIT`"),
+        ("explain_limit", "`explain LIMIT`"),
+        ("explain_worker", "`explain WORKER`"),
+        ("worker_ls", "`worker ls`"),
+    ];
+    let rows = commands.map(|(name, shown)| {
+        let figure = |figure: &str| figures.short(&format!("looks.{name}.{figure}"));
+        vec![shown.to_owned(), figure("milliseconds"), figure("milliseconds_p95")]
+    });
+    table(&["", "median, ms", "95 of 100, ms"], &rows)
 }
 
 fn acquire_tables(figures: &Figures<'_>) -> String {

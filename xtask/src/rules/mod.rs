@@ -41,7 +41,7 @@ const ARROWS: &[Arrow] = &[
     Arrow { from: METRICS, to: &[] },
     Arrow { from: WORKER, to: &[WORKFLOWS, CORE, METRICS] },
     Arrow { from: LEVEL_MODEL, to: &[CORE] },
-    Arrow { from: CLI, to: &[WORKER, ACTIVITIES, WORKFLOWS, CORE, METRICS] },
+    Arrow { from: CLI, to: &[WORKER, ACTIVITIES, WORKFLOWS, CORE, METRICS, SIM] },
     Arrow { from: XTASK, to: &[SIM, CORE] },
 ];
 

@@ -1,4 +1,4 @@
-//! Benchmarks on a real Temporal server: `coordinator`, `decision`, `replay`, `transport`, and `state`, which needs none but what the
+//! Benchmarks on a real Temporal server: `coordinator`, `decision`, `looks`, `replay`, `transport`, and `state`, which needs none but what the
 //! coordinator carries.
 //!
 //! `real NAME [--quick]` prints one JSON object; what it is doing meanwhile goes to standard error. `cargo xtask bench` runs
@@ -19,6 +19,7 @@ mod coordinator;
 mod decision;
 mod figures;
 mod heartbeat;
+mod looks;
 mod redis_server;
 mod replay;
 mod stage;
@@ -54,16 +55,17 @@ fn main() -> ExitCode {
         Some("replay") => {
             runtime.block_on(replay::run(quick)).map(|figures| Some(json!({ "replay": figures })))
         }
+        Some("looks") => runtime.block_on(looks::run(quick)).map(|figures| Some(json!({ "looks": figures }))),
         Some("transport") => {
             runtime.block_on(transport::run(quick)).map(|figures| Some(json!({ "transport": figures })))
         }
         Some("state") => state::run(quick).map(|figures| Some(json!({ "state": figures }))),
         // Started by the stage.
         Some("bare-host") => runtime.block_on(bare::host()).map(|()| None),
-        other => {
-            Err(format!("{other:?} is no benchmark: give coordinator, decision, replay, state or transport")
-                .into())
-        }
+        other => Err(format!(
+            "{other:?} is no benchmark: give coordinator, decision, looks, replay, state or transport"
+        )
+        .into()),
     };
     runtime.shutdown_background();
     match done {

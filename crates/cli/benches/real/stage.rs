@@ -56,6 +56,11 @@ impl Stage {
         Ok(Stage { client, address, hosts: [coordinators, bare], server })
     }
 
+    /// Where the server is.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// One more connection, as another process would have it.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
         connect(&self.address).await

@@ -247,7 +247,7 @@ fn ramps(limit: &ConfiguredLimitJson, now_us: u64) -> String {
         let ramp = ramp.as_ref().filter(|ramp| ramp.end_us > now_us)?;
         Some(format!("{what} {} → {}, {} left", ramp.from, ramp.to, left(ramp.end_us, now_us)))
     });
-    under_way.collect::<Vec<_>>().join("; ")
+    under_way.chain(super::ramp::paused(limit)).collect::<Vec<_>>().join("; ")
 }
 
 /// The limit as it is sent, by tier: the server keeps what isn't given. With the problems that only show here: the server
@@ -418,11 +418,11 @@ fn outcome(version: &str, changes: &[String], dry_run: bool) -> String {
     if dry_run { format!("would change:\n{lines}") } else { format!("{lines}version {version}\n") }
 }
 
-fn unknown(name: &str, group: &str) -> Failure {
+pub(super) fn unknown(name: &str, group: &str) -> Failure {
     Failure::Failed(format!("no limit {name:?} in group {group:?}: see `tollgate limit list`"))
 }
 
-fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
+pub(super) fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
     serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))
 }
 
@@ -472,6 +472,8 @@ pub(super) mod tests {
             by: None,
             overriding: None,
             schedules: Vec::new(),
+            rate_paused: None,
+            burst_paused: None,
         }
     }
 

@@ -2,18 +2,22 @@
 
 pub mod apply;
 pub mod audit;
+pub mod bench_limit;
 pub mod config;
 pub mod dev;
 pub mod explain;
 pub mod history;
 pub mod limit;
 pub mod overriding;
+pub mod ramp;
+pub mod replay;
 pub mod schedule;
 pub mod serve;
 pub mod status;
 pub mod tail;
 pub mod top;
 pub mod watch;
+pub mod worker;
 
 use crate::failure::Failure;
 use std::io::Write as _;

@@ -148,6 +148,8 @@ fn one_limit_shows_who_holds_it_and_who_is_late() {
         incarnation: "0123456789abcdef0123456789abcdef".to_owned(),
         worker: "worker-1".to_owned(),
         limit: "api".to_owned(),
+        meter: "requests".to_owned(),
+        tier: "default".to_owned(),
         borrowed: false,
         share_ppb: 500_000_000,
         cap_milli: 8_000,

@@ -8,6 +8,7 @@ use crate::args::{Global, Top};
 use crate::connection::{Session, Workflow};
 use crate::failure::Failure;
 use crate::moment::{self, clock, left, relative};
+use crate::quantity::span_text;
 use crate::signals::StopSignals;
 use crate::table::printable;
 use ratatui::Frame;
@@ -15,13 +16,15 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IsTerminal as _;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
+use tollgate_core::limit::CellKey;
 use tollgate_workflows::details::{key as key_text, percent, rate_text, tenths};
+use tollgate_workflows::wire::config::PolicyJson;
 use tollgate_workflows::wire::status::{FilterJson, HolderJson, LimitDetailJson, LimitRowJson, StatusJson};
 
 /// Samples that are kept of a limit: as many as a wide terminal has columns.
@@ -30,6 +33,8 @@ const SAMPLES_MAX: usize = 240;
 const SAMPLE_US_MIN: u64 = 900_000;
 /// Columns of the sparkline in the table.
 const SPARK: usize = 16;
+/// Terminals with fewer columns get narrower ones.
+const WIDE: u16 = 100;
 /// Keys that wait to be handled: more than a fast typist's.
 const KEYS_MAX: usize = 64;
 /// The longest filter.
@@ -322,13 +327,15 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, board: &Board, now_us: u64) {
         return;
     }
     let bold = Style::new().add_modifier(Modifier::BOLD);
+    // A narrow terminal shows less of the past, and where a ramp leads without when.
+    let (spark, rate) = if area.width < WIDE { (10, 15) } else { (SPARK, 24) };
     let right = |text: String| Cell::from(Line::raw(text).right_aligned());
     let header = Row::new([
         Cell::from("LIMIT"),
         right("RATE NOW".to_owned()),
         right("USED".to_owned()),
         right("OF IT".to_owned()),
-        Cell::from(format!("{:>SPARK$}", "LATELY")),
+        Cell::from(format!("{:>spark$}", "LATELY")),
         right("WAIT".to_owned()),
         right("HOLD".to_owned()),
     ]);
@@ -344,28 +351,25 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, board: &Board, now_us: u64) {
         let is_unwell = row.starving.is_some()
             || row.conduct.paused
             || row.recovering_until_us.is_some_and(|until| until > now_us);
-        let rate = if is_permits { format!("{} at once", row.burst) } else { rate_cell(row, now_us) };
+        let rate = allowed(row, now_us, area.width < WIDE);
+        let name = printable(&short_key(row)) + conduct_text(row);
         Row::new([
-            Cell::from(printable(&key_text(row)) + conduct_text(row)).style(if is_unwell {
-                alarm()
-            } else {
-                Style::new()
-            }),
+            Cell::from(name).style(if is_unwell { alarm() } else { Style::new() }),
             right(rate).style(warn_if(row.ramp_ends_us.is_some_and(|end| end > now_us))),
             right(used),
             right(format!("{}%", board.used_ppm(row) / 10_000)),
-            Cell::from(track.map(|track| track.spark(SPARK)).unwrap_or_default())
+            Cell::from(track.map(|track| track.spark(spark)).unwrap_or_default())
                 .style(Style::new().fg(Color::Cyan)),
             right(row.waiting.to_string()).style(warn_if(row.waiting > 0)),
             right(row.holders.to_string()),
         ])
     });
     let widths = [
-        Constraint::Fill(2),
         Constraint::Fill(1),
+        Constraint::Length(rate),
         Constraint::Length(8),
         Constraint::Length(5),
-        Constraint::Length(u16::try_from(SPARK).unwrap_or(16)),
+        Constraint::Length(u16::try_from(spark).unwrap_or(10)),
         Constraint::Length(6),
         Constraint::Length(5),
     ];
@@ -397,19 +401,27 @@ fn draw_detail(frame: &mut Frame<'_>, area: Rect, board: &Board, detail: &LimitD
         let free =
             if row.debt_milli > 0 { format!("-{}", tenths(row.debt_milli)) } else { tenths(row.free_milli) };
         lines.push(Line::raw(format!(
-            "rate {} · burst {} · free {free} · waiting {} · used {} · {}: {}",
-            rate_cell(row, now_us),
+            "{} · burst {} · free {free} · waiting {} · used {}",
+            match row.policy {
+                PolicyJson::TokenBucket => format!("rate {}", rate_cell(row, now_us)),
+                _ => allowed(row, now_us, false),
+            },
             row.burst,
             row.waiting,
             row.used,
-            row.kind,
-            printable(&row.kind_reason)
         )));
+        let kind = format!("{}: {}", row.kind, printable(&row.kind_reason));
+        lines.push(Line::styled(kind, Style::new().add_modifier(Modifier::DIM)));
         if let Some(starving) = &row.starving {
             lines.push(Line::styled(format!("starving: {}", printable(&starving.text)), alarm()));
         }
         if let Some(track) = board.tracks.get(&key_text(row)) {
             lines.push(Line::styled(track.spark(width.min(SAMPLES_MAX)), Style::new().fg(Color::Cyan)));
+        }
+        if cell.holders.is_empty() {
+            lines.push(Line::raw("no worker holds or wants any of it"));
+            lines.push(Line::raw(""));
+            continue;
         }
         lines.push(Line::styled(
             format!("{:<24}{:>8}{:>8}{:>12}{:>9}  EXPIRES", "WORKER", "SHARE", "CAP", "DEMAND", "WAITING"),
@@ -418,7 +430,32 @@ fn draw_detail(frame: &mut Frame<'_>, area: Rect, board: &Board, detail: &LimitD
         lines.extend(cell.holders.iter().map(|holder| holder_line(holder, row, now_us)));
         lines.push(Line::raw(""));
     }
-    frame.render_widget(Paragraph::new(lines), area);
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), area);
+}
+
+/// What a limit allows now: a rate, so many at once, or so many in a window.
+fn allowed(row: &LimitRowJson, now_us: u64, is_narrow: bool) -> String {
+    match &row.policy {
+        PolicyJson::InFlight { .. } => format!("{} at once", row.burst),
+        PolicyJson::SlidingWindow { window_ms } => format!("{} in {}", row.burst, span_text(*window_ms)),
+        PolicyJson::FixedWindow { calendar: Some(calendar), .. } => {
+            format!("{} a {}", row.burst, calendar.window.as_str())
+        }
+        PolicyJson::FixedWindow { .. } => format!("{} a window", row.burst),
+        PolicyJson::TokenBucket if is_narrow && row.ramp_ends_us.is_some_and(|end| end > now_us) => {
+            let rate = |micro| rate_text(micro, row.target_micro);
+            format!("{}→{}", rate(row.rate_micro), rate(row.target_micro))
+        }
+        PolicyJson::TokenBucket => rate_cell(row, now_us),
+    }
+}
+
+/// A row's limit, without the tier where there is but one.
+fn short_key(row: &LimitRowJson) -> String {
+    if row.tier == CellKey::TIER && row.meter != CellKey::METER {
+        return format!("{} [{}]", row.limit, row.meter);
+    }
+    key_text(row)
 }
 
 fn holder_line(holder: &HolderJson, row: &LimitRowJson, now_us: u64) -> Line<'static> {

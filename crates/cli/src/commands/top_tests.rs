@@ -94,6 +94,8 @@ fn details_are_asked_for_when_a_limit_is_opened_and_left_with_escape() {
         incarnation: "3f9a01c2".repeat(4),
         worker: "host-1/77".to_owned(),
         limit: "openai".to_owned(),
+        meter: "requests".to_owned(),
+        tier: "default".to_owned(),
         borrowed: false,
         share_ppb: 400_000_000,
         cap_milli: 5_000,
@@ -144,4 +146,22 @@ fn a_coordinator_that_counts_anew_makes_no_wild_sample() {
         track.add(second * SECOND, &row("a", 50));
     }
     assert_eq!(track.samples.len(), SAMPLES_MAX);
+}
+
+#[test]
+fn eighty_columns_cut_no_figure() {
+    let mut ramping = row("openai", 53);
+    (ramping.target_micro, ramping.ramp_ends_us) = (80 * SECOND, Some(NOW + 272 * SECOND));
+    let mut slots = row("openai", 20);
+    (slots.meter, slots.kind) = ("in_flight".to_owned(), "permits".to_owned());
+    (slots.policy, slots.burst) = (PolicyJson::InFlight { drain_ms: 0 }, 20);
+    let mut window = row("search", 100);
+    (window.policy, window.burst) = (PolicyJson::SlidingWindow { window_ms: 10_000 }, 1_000);
+    let board = board(vec![(ramping, 49), (slots, 0), (window, 0)], 3);
+    let lines = screen(&board, 80, 24);
+    let all = lines.join("\n");
+    for text in ["53/s→80/s ", "20 at once ", "1000 in 10s ", "openai [in_flight] "] {
+        assert!(all.contains(text), "{text}: {all}");
+    }
+    assert!(screen(&board, 120, 40).join("\n").contains("53/s → 80/s in 4m32s"));
 }

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise, its helpers too")]
 
+use clap::CommandFactory as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use tollgate_cli::args::Cli;
 
 /// The program without the settings of whoever runs the tests.
 fn tollgate(arguments: &[&str]) -> Command {
@@ -32,42 +34,94 @@ fn nobody() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
+/// Commands that ask no server.
+const LOCAL: &[&str] = &["validate", "schema", "completions", "man", "bench-limit", "help"];
+/// `dev` brings its server, `serve` waits for one for as long as it takes, and `top` wants a terminal first.
+const OTHERWISE: &[&str] = &["dev", "serve", "top"];
+
+/// Every command as it is typed, with what it can't do without, as the command line itself says.
+fn commands(asks_a_server: bool, file: &str) -> Vec<Vec<String>> {
+    let mut all = Vec::new();
+    leaves(&Cli::command(), &[], file, &mut all);
+    let is_wanted = |command: &Vec<String>| {
+        let name = command[0].as_str();
+        !asks_a_server || !(LOCAL.contains(&name) || OTHERWISE.contains(&name))
+    };
+    all.retain(is_wanted);
+    assert!(all.len() > 20, "{all:?}");
+    all
+}
+
+fn leaves(command: &clap::Command, path: &[String], file: &str, found: &mut Vec<Vec<String>>) {
+    let mut subcommands = command.get_subcommands().filter(|sub| sub.get_name() != "help").peekable();
+    if subcommands.peek().is_some() {
+        for sub in subcommands {
+            leaves(sub, &[path, &[sub.get_name().to_owned()]].concat(), file, found);
+        }
+        return;
+    }
+    let mut words = path.to_vec();
+    for argument in command.get_arguments().filter(|argument| argument.is_required_set()) {
+        words.extend(argument.get_long().map(|long| format!("--{long}")));
+        let name =
+            argument.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+        let possible = argument.get_possible_values();
+        words.push(match (name, possible.first()) {
+            (_, Some(value)) => value.get_name().to_owned(),
+            ("RATE", _) => "5/s".to_owned(),
+            ("DURATION", _) => "5m".to_owned(),
+            ("TIME" | "AT", _) => "-5m".to_owned(),
+            ("N" | "TOKENS" | "COUNT", _) => "1".to_owned(),
+            ("PATH" | "FILE", _) => file.to_owned(),
+            ("ZONE", _) => "UTC".to_owned(),
+            ("VERSION" | "V" | "V1" | "V2", _) => "1.1".to_owned(),
+            _ => "api".to_owned(),
+        });
+    }
+    found.push(words);
+}
+
+/// The commands that a server which isn't there, or says nothing, must not keep.
+fn asking(folder: &Path) -> Vec<Vec<String>> {
+    let file = folder.join("limits.toml");
+    std::fs::write(&file, "[limits.api]\nrate = \"5/s\"\n").unwrap();
+    let mut all = commands(true, file.to_str().unwrap());
+    let more: [&[&str]; 3] = [
+        &["status", "--watch"],
+        &["config", "show", "--at", "+30s"],
+        &["limit", "set", "api", "--rate", "50/s"],
+    ];
+    all.extend(more.map(|words| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()));
+    all
+}
+
+/// Runs a command that must end by itself, in half a minute on a machine that is busy.
+fn ends(arguments: &[&str]) -> Output {
+    let mut child = tollgate(arguments)
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("{arguments:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
 #[test]
 fn every_command_explains_itself_with_examples() {
-    let commands: [&[&str]; 29] = [
-        &[],
-        &["dev"],
-        &["serve"],
-        &["limit", "set"],
-        &["limit", "get"],
-        &["limit", "list"],
-        &["limit", "rm"],
-        &["limit", "abort-ramp"],
-        &["limit", "override"],
-        &["schedule", "set"],
-        &["schedule", "ls"],
-        &["schedule", "rm"],
-        &["config", "rollback"],
-        &["config", "diff"],
-        &["audit"],
-        &["apply"],
-        &["plan"],
-        &["validate"],
-        &["export"],
-        &["schema"],
-        &["config", "show"],
-        &["config", "history"],
-        &["status"],
-        &["top"],
-        &["tail"],
-        &["explain"],
-        &["completions"],
-        &["man"],
-        &["limit", "set", "x"],
-    ];
-    for command in commands {
-        let output = run(&[command, &["--help"]].concat());
-        assert_eq!(output.status.code(), Some(0), "{command:?}");
+    let mut all: Vec<Vec<String>> = vec![vec![]];
+    all.extend(commands(false, "limits.toml"));
+    for command in all.iter().filter(|command| command.first().is_none_or(|name| name != "history-export")) {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let output = run(&[&words[..], &["--help"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stderr(&output));
         let text = stdout(&output);
         assert!(text.contains("Examples:\n  tollgate "), "{command:?}: {text}");
         assert!(!text.contains('\x1b'), "no colours without a terminal: {text:?}");
@@ -179,23 +233,12 @@ fn errors_are_json_when_json_is_wanted() {
 }
 
 #[test]
-fn an_address_where_nobody_listens_ends_with_3_at_once() {
-    let address = nobody();
-    let commands: [&[&str]; 10] = [
-        &["limit", "override", "api", "--end"],
-        &["schedule", "ls"],
-        &["config", "rollback", "1"],
-        &["audit", "api", "--at", "-1m"],
-        &["export"],
-        &["status"],
-        &["explain", "api"],
-        &["limit", "set", "api", "--rate", "50/s"],
-        &["config", "history"],
-        &["status", "--watch"],
-    ];
-    for command in commands {
-        let began = Instant::now();
-        let output = run(&[command, &["--address", &address, "--timeout", "5s"]].concat());
+fn an_address_where_nobody_listens_ends_every_command_with_3() {
+    let (address, folder) = (nobody(), tempfile::tempdir().unwrap());
+    for command in asking(folder.path()) {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let output = ends(&[&words[..], &["--address", &address, "--timeout", "1s"]].concat());
+        // What follows `plan` in a script must not take this for a plan.
         assert_eq!(output.status.code(), Some(3), "{command:?}: {}", stderr(&output));
         let text = stderr(&output);
         assert!(
@@ -203,20 +246,84 @@ fn an_address_where_nobody_listens_ends_with_3_at_once() {
             "{command:?}: {text}"
         );
         assert!(text.contains("--address"), "it says what to do: {text}");
-        assert!(began.elapsed() < Duration::from_secs(6), "{command:?} took {:?}", began.elapsed());
     }
 }
 
 #[test]
-fn a_server_that_takes_connections_and_says_nothing_ends_with_3_within_the_timeout() {
+fn a_server_that_takes_connections_and_says_nothing_ends_every_command_with_3() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let began = Instant::now();
-    let output = run(&["limit", "list", "--address", &address, "--timeout", "700ms"]);
-    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let (address, folder) = (listener.local_addr().unwrap().to_string(), tempfile::tempdir().unwrap());
+    for command in asking(folder.path()) {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let output = ends(&[&words[..], &["--address", &address, "--timeout", "300ms"]].concat());
+        assert_eq!(output.status.code(), Some(3), "{command:?}: {}", stderr(&output));
+        let text = stderr(&output);
+        assert!(
+            text.starts_with(&format!("error: no answer from Temporal at {address} in time")),
+            "{command:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_limit_is_tried_out_without_a_server() {
+    let load = [
+        "bench-limit",
+        "--rate",
+        "50/s",
+        "--burst",
+        "10",
+        "--workers",
+        "4",
+        "--demand",
+        "60/s",
+        "--for",
+        "30s",
+    ];
+    let output = run(&[&load[..], &["--skew", "70%", "--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let shown: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(shown["utilization"].as_f64().is_some_and(|used| used > 0.8), "{shown}");
+    assert!(shown["peak_over_bound"].as_f64().is_some_and(|peak| peak > 0.1 && peak <= 1.0), "{shown}");
+    assert!(shown["wait_ms"]["p99"].as_u64() >= shown["wait_ms"]["p50"].as_u64(), "{shown}");
+    let output = run(&load);
+    let text = stdout(&output);
+    assert!(text.starts_with("50/s, burst 10, lease 15s; 4 workers that want 60/s; 30s of"), "{text}");
+    assert!(text.contains("\npeak ") && text.contains("never above 1\n"), "{text}");
+    assert!(stderr(&output).is_empty(), "no bar without a terminal");
+    let output =
+        run(&["bench-limit", "--rate", "0/s", "--demand", "1/s", "--workers", "501", "--skew", "101%"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("allowed: 0% to 100%"), "{}", stderr(&output));
+    let output = run(&["bench-limit", "--rate", "0/s", "--demand", "1/s", "--workers", "501"]);
+    assert_eq!(output.status.code(), Some(2));
     let text = stderr(&output);
-    assert!(text.starts_with(&format!("error: no answer from Temporal at {address} in time")), "{text}");
-    assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
+    assert!(text.contains("--workers: is 501, allowed: 1 to 500\n--for: allowed: up to 71s"), "{text}");
+}
+
+#[test]
+fn recorded_histories_are_replayed_from_files() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workflows/tests/histories");
+    let file = folder.join("config-1.json");
+    let output = run(&["replay", "--history", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("config-1.json: replays; "), "{}", stdout(&output));
+    // The recorded answers are another ledger's.
+    let text = std::fs::read_to_string(folder.join("coordinator-2.json")).unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let changed = temporary.path().join("changed.json");
+    let as_sent = "eyJzdGF0dXMiOiJvayIsImVwb2No";
+    assert!(text.contains(as_sent));
+    // `{"status":"no","epoch` where it was `ok`.
+    std::fs::write(&changed, text.replacen(as_sent, "eyJzdGF0dXMiOiJubyIsImVwb2No", 1)).unwrap();
+    let output = run(&["replay", "--history", changed.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains("doesn't replay with this version: keep the old hosts"), "{said}");
+    assert!(said.contains("answer 1 differs: recorded {\"status\":\"no\""), "{said}");
+    let output = run(&["replay", "--history", "/nonexistent.json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/nonexistent.json: No such file"), "{}", stderr(&output));
 }
 
 #[test]

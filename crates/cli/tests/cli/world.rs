@@ -67,6 +67,9 @@ const NAMESPACES: &[&str] = &[
     "rollback",
     "schedules",
     "audit",
+    "operate",
+    "ramps",
+    "replay",
 ];
 /// How long a machine that does much else may take to start something.
 const START_TIMEOUT: Duration = Duration::from_secs(90);

@@ -136,6 +136,9 @@ pub(crate) struct Measure {
     ideal_admitted: u64,
     real: Ideal,
     admitted: u64,
+    wanted: u64,
+    /// Tokens by how many milliseconds they waited: as many entries as the patience has milliseconds, and ticks.
+    waits: BTreeMap<u64, u64>,
     wrongly_refused: u64,
     refused: u64,
     second: u64,
@@ -157,6 +160,10 @@ pub(crate) struct Measure {
 pub struct Figures {
     /// Tokens admitted.
     pub admitted: u64,
+    /// Tokens that were wanted, where a limit has one tier.
+    pub wanted: u64,
+    /// Tokens admitted by how many milliseconds they waited, where a limit has one meter and one tier.
+    pub waits: BTreeMap<u64, u64>,
     /// Admitted, of what the ideal limiter admitted from the same work.
     pub utilization_ppm: u64,
     /// Tokens refused, or given up after the patience of the scenario, while the ideal limiter served everything at once.
@@ -186,6 +193,8 @@ impl Measure {
             ideal_admitted: 0,
             real: Ideal::full(burst, how),
             admitted: 0,
+            wanted: 0,
+            waits: BTreeMap::new(),
             wrongly_refused: 0,
             refused: 0,
             second: 0,
@@ -238,6 +247,7 @@ impl Measure {
 
     pub(crate) fn arrive(&mut self, worker: usize, tokens: u64, now: u64) {
         self.parts[worker].wanted += tokens;
+        self.wanted += tokens;
         self.ideal.fill(now, &self.limit);
         if tokens > 0 {
             self.ideal_queue.push_back((now, tokens));
@@ -268,6 +278,11 @@ impl Measure {
         self.admitted += tokens;
         self.second_admitted += tokens;
         self.parts[worker].got += tokens;
+    }
+
+    /// Tokens that were admitted had waited for so many microseconds.
+    pub(crate) fn waited(&mut self, tokens: u64, us: u64) {
+        *self.waits.entry(us / 1_000).or_default() += tokens;
     }
 
     /// Tokens that have waited since `since` are given up.
@@ -314,6 +329,8 @@ impl Measure {
         };
         Figures {
             admitted: self.admitted,
+            wanted: self.wanted,
+            waits: self.waits.clone(),
             utilization_ppm: ratio(self.admitted, self.ideal_admitted),
             wrongly_refused: self.wrongly_refused,
             refused: self.refused,

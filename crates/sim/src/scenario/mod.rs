@@ -3,12 +3,14 @@
 //! A run drives the production core through the same [`crate::machine`] as the swarm, so that the bound, the sums and the
 //! replies are judged as there. The same name and seed give the same run, byte for byte.
 
+mod bench;
 mod load;
 mod measure;
 mod named;
 mod stage;
 mod tiers;
 
+pub use bench::{Bench, OutOfRange, percentile};
 pub use measure::Figures;
 use measure::How;
 pub use tiers::p99;
@@ -160,10 +162,12 @@ pub struct Outcome {
     pub seed: u64,
     /// What is wrong with it, if anything.
     pub violation: Option<Violation>,
-    /// The largest part of its bound that any interval used, in millionths.
+    /// How much of its bound the interval used that came nearest to it in tokens, in millionths.
     pub peak_over_bound_ppm: u64,
     /// Against the ideal.
     pub figures: Figures,
+    /// Requests sent by all workers.
+    pub messages: u64,
     /// Requests sent per worker and minute, in thousandths.
     pub messages_per_worker_minute_milli: u64,
     /// Events that the run was made of.
@@ -184,18 +188,24 @@ pub fn run(name: &str, seed: u64, rules: Rules, record: bool) -> Option<Outcome>
     let scenario = named::draw(name, seed)?;
     let mut stage = Stage::new(&scenario, seed, rules, record);
     stage.play();
+    Some(outcome(&mut stage, seed))
+}
+
+/// What was played, judged.
+fn outcome(stage: &mut Stage<'_>, seed: u64) -> Outcome {
     let verdict = stage.machine.judge();
     let minutes = stage.worker_time / 60_000;
-    Some(Outcome {
+    Outcome {
         seed,
         violation: stage.machine.found.clone(),
         peak_over_bound_ppm: verdict.map_or(0, |verdict| verdict.peak_over_bound_ppm),
         figures: stage.figures(),
+        messages: stage.messages,
         messages_per_worker_minute_milli: stage.messages * 1_000_000 / minutes.max(1),
         events: stage.events,
         steps: std::mem::take(&mut stage.steps),
         samples: std::mem::take(&mut stage.samples),
-    })
+    }
 }
 
 /// Plays `seeds` of a scenario on all processors. `each` hears of every outcome, in any order; it returns whether to go on.

@@ -54,7 +54,14 @@ pub(super) fn draw(name: &str, seed: u64) -> Option<Scenario> {
 }
 
 /// A fleet of `loads`, all of which are there from the first second on.
-fn fleet(rng: &mut Rng, rate: Rate, burst: u64, lease_secs: u64, length: u64, loads: Vec<Load>) -> Scenario {
+pub(super) fn fleet(
+    rng: &mut Rng,
+    rate: Rate,
+    burst: u64,
+    lease_secs: u64,
+    length: u64,
+    loads: Vec<Load>,
+) -> Scenario {
     let joins = (0..loads.len()).map(|worker| (rng.below(SECOND / 2), Happening::Join(worker)));
     Scenario {
         config: CellConfig::constant("api", rate, burst, Span::from_secs(lease_secs)),

@@ -137,6 +137,12 @@ impl<'a> Stage<'a> {
     }
 
     pub(super) fn play(&mut self) {
+        self.play_and_tell(&mut |_| {});
+    }
+
+    /// `told` hears how much is done, in percent, whenever that is another number.
+    pub(super) fn play_and_tell(&mut self, told: &mut dyn FnMut(u64)) {
+        let mut done = 0;
         self.act(Op::Configure { cells: self.scenario.all_cells(), version: None });
         for (index, (at, _)) in self.scenario.happenings.iter().enumerate() {
             self.at(*at, Event::Happen(index));
@@ -152,6 +158,11 @@ impl<'a> Stage<'a> {
             }
             let event = entry.remove();
             self.now = at;
+            let percent = at * 100 / length.max(1);
+            if percent > done {
+                done = percent;
+                told(done);
+            }
             let hands = &self.hands;
             self.measure.pass(at, |worker| hands[worker].there.then(|| hands[worker].waiting()));
             self.handle(event);
@@ -162,6 +173,9 @@ impl<'a> Stage<'a> {
         self.look_for_the_starving();
         self.judge_tiers();
         self.machine.judge();
+        if done < 100 {
+            told(100);
+        }
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -427,8 +441,9 @@ impl<'a> Stage<'a> {
             let part = (*tokens).min(left);
             *tokens -= part;
             left -= part;
-            if let Some(tiers) = &mut self.tiers {
-                tiers.admit(lane, &tier, part, *since, now);
+            match &mut self.tiers {
+                Some(tiers) => tiers.admit(lane, &tier, part, *since, now),
+                None => self.measure.waited(part, now - *since),
             }
             if *tokens == 0 {
                 queue.queue.pop_front();

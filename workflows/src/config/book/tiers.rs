@@ -153,7 +153,7 @@ fn nearest(micro: u64) -> u64 {
 }
 
 /// The part of a line that says how a tier stands to others; empty for the only one.
-pub(super) fn described(cell: &CellConfig) -> String {
+pub(in crate::config) fn described(cell: &CellConfig) -> String {
     if cell.priority == Priority::default() {
         return String::new();
     }
