@@ -74,6 +74,7 @@ fn leaves(command: &clap::Command, path: &[String], file: &str, found: &mut Vec<
             ("N" | "TOKENS" | "COUNT", _) => "1".to_owned(),
             ("PATH" | "FILE", _) => file.to_owned(),
             ("ZONE", _) => "UTC".to_owned(),
+            ("FROM-TO", _) => "22:00-06:00".to_owned(),
             ("VERSION" | "V" | "V1" | "V2", _) => "1.1".to_owned(),
             _ => "api".to_owned(),
         });
