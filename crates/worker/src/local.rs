@@ -5,6 +5,7 @@ use crate::set::{Set, Several};
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Not numbered yet.
@@ -25,8 +26,9 @@ thread_local! {
     /// Apart from the number itself, so that reading that needs no look at whether the thread is about to end.
     static LENT: Lent = const { Lent(Cell::new(NOBODY)) };
     /// The cell of the permit that this thread dropped last. Permits come and go; counting their handles up and down would
-    /// be two locked instructions on a word that all threads share.
-    static SPARE: Cell<Option<Arc<limit::Cell>>> = const { Cell::new(None) };
+    /// be two locked instructions on a word that all threads share. Dropped by [`Lent`], so that using it needs no look at
+    /// whether the thread is about to end either: only threads with a number keep something here.
+    static SPARE: Cell<ManuallyDrop<Option<Arc<limit::Cell>>>> = const { Cell::new(ManuallyDrop::new(None)) };
     /// The same for permits of several meters, with the room for what they were charged.
     static SPARE_SEVERAL: Cell<Option<Box<Several>>> = const { Cell::new(None) };
 }
@@ -37,6 +39,7 @@ struct Lent(Cell<usize>);
 impl Drop for Lent {
     fn drop(&mut self) {
         NUMBER.set(NOBODY);
+        drop(ManuallyDrop::into_inner(SPARE.replace(ManuallyDrop::new(None))));
         let number = self.0.get();
         if number != NOBODY {
             // The lock orders this thread's use of its pockets before the next one's.
@@ -77,31 +80,29 @@ fn draw() -> usize {
 /// A handle of `cell`, from this thread's spare one if that is of the same cell.
 #[inline]
 pub(crate) fn handle(cell: &Arc<limit::Cell>) -> Arc<limit::Cell> {
-    let spare = SPARE.try_with(Cell::take).ok().flatten();
-    spare.filter(|spare| Arc::ptr_eq(spare, cell)).unwrap_or_else(|| cell.clone())
+    spare(cell).unwrap_or_else(|| cell.clone())
 }
 
 /// This thread's spare handle, if it is one of `cell`.
 #[inline]
 pub(crate) fn spare(cell: &Arc<limit::Cell>) -> Option<Arc<limit::Cell>> {
-    SPARE
-        .try_with(|spare| {
-            let handle = spare.take()?;
-            if Arc::ptr_eq(&handle, cell) {
-                return Some(handle);
-            }
-            spare.set(Some(handle));
-            None
-        })
-        .ok()
-        .flatten()
+    let handle = ManuallyDrop::into_inner(SPARE.replace(ManuallyDrop::new(None)))?;
+    if Arc::ptr_eq(&handle, cell) {
+        return Some(handle);
+    }
+    keep(handle);
+    None
 }
 
 /// Keeps a handle that is no longer needed for the next [`handle`].
 #[inline]
 pub(crate) fn keep(cell: Arc<limit::Cell>) {
-    // The old one is dropped outside of the slot. A thread that is about to end keeps nothing.
-    if let Ok(Some(old)) = SPARE.try_with(|spare| spare.replace(Some(cell))) {
+    // A thread that is about to end keeps nothing, nor does one that has no number yet.
+    if NUMBER.get() >= NOBODY {
+        return let_go(cell);
+    }
+    // The old one is dropped outside of the slot.
+    if let Some(old) = ManuallyDrop::into_inner(SPARE.replace(ManuallyDrop::new(Some(cell)))) {
         let_go(old);
     }
 }
