@@ -355,7 +355,7 @@ fn the_preload_workflow_ends_with_the_outcome() {
         assert!(until == from + 60_000_000 && expires > until, "{granted}");
 
         // Nobody gets two within three seconds now, and that is known at once.
-        preload("refused", json!({"limit": LIMIT, "cost": 2, "wait_ms": 100})).await;
+        preload("refused", json!({"limit": LIMIT, "cost": 2, "wait_ms": 500})).await;
         let refused = world.result("refused").await.unwrap();
         assert_eq!(
             (&refused["status"], &refused["reason"]),
