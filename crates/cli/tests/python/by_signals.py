@@ -137,7 +137,9 @@ async def main() -> None:
         await by_signals(client, group, limit)
         await in_workflows(client, group, limit)
         await preload(client, group, limit)
-    print("done")
+    print("done", flush=True)
+    # Threads of the SDK may call into the interpreter while it is taken down, which then ends with an error.
+    os._exit(0)
 
 
 asyncio.run(main())
